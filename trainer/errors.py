@@ -1,0 +1,21 @@
+"""Everything that can go wrong in the trainer itself; the libraries and the data sources have hierarchies of their own."""
+
+
+class TrainerError(RuntimeError):
+    """Base of the trainer's errors."""
+
+
+class NonFiniteError(TrainerError):
+    """The gradient of an update holds NaN or infinity and the policy is `raise`."""
+
+
+class LossError(TrainerError):
+    """A loss returned something other than what its contract promises, or a model names no loss."""
+
+
+class StateMismatchError(TrainerError):
+    """A saved state or a file of weights does not fit the model or optimizer it is loaded into."""
+
+
+class UnsupportedPrecisionError(TrainerError):
+    """The device cannot compute in the precision asked for."""

@@ -1,0 +1,69 @@
+"""Number formats of the forward and backward pass: fp32, bf16 (autocast) and fp16 (autocast with a gradient scaler)."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gradwire.trainer.errors import UnsupportedPrecisionError
+
+Format = Literal["fp32", "bf16", "fp16"]
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def unsupported(format: Format, device: torch.device) -> str | None:
+    """Why `device` cannot train in `format`, or None where it can."""
+    if format == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        return f"{torch.cuda.get_device_name(device)} has no bfloat16 arithmetic; precision=fp16 or fp32 run on it"
+    return None
+
+
+class Precision:
+    """Runs the passes of an update in one number format; weights and optimizer state stay float32.
+
+    Args:
+        format: fp32, bf16 or fp16.
+        device: Where the passes run.
+
+    Raises:
+        UnsupportedPrecisionError: the device lacks the format.
+    """
+
+    def __init__(self, format: Format, device: torch.device) -> None:
+        reason = unsupported(format, device)
+        if reason:
+            raise UnsupportedPrecisionError(reason)
+        self._device = device
+        self._dtype = _AUTOCAST.get(format)
+        self.scaler = torch.amp.GradScaler(device.type) if format == "fp16" else None
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The context of a forward pass."""
+        return nullcontext() if self._dtype is None else torch.autocast(self._device.type, self._dtype)
+
+    def backward(self, loss: Tensor) -> None:
+        """Backward pass of a (micro-batch's share of the) loss, scaled where the format needs it."""
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+
+    def unscale(self, optimizer: Optimizer) -> None:
+        """Bring the gradients back to the loss's own scale."""
+        if self.scaler is not None:
+            self.scaler.unscale_(optimizer)
+
+    def step(self, optimizer: Optimizer, *, finite: bool) -> None:
+        """Apply the gradients if they are finite, and let the scaler learn from whether they were."""
+        if self.scaler is None:
+            if finite:
+                optimizer.step()
+            return
+        self.scaler.step(optimizer)
+        self.scaler.update()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.scaler is None else self.scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.scaler is not None and state:
+            self.scaler.load_state_dict(state)
