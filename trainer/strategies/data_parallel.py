@@ -1,0 +1,77 @@
+"""Data parallelism: every rank holds the whole model; gradients are summed while backward runs (gradwire.comm)."""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from gradwire.comm import AllReduce, Reducer, attach, check_replicas
+
+
+@dataclass(frozen=True)
+class _Sum:
+    values: Tensor
+    work: dist.Work
+
+    def wait(self) -> Tensor:
+        self.work.wait()
+        return self.values
+
+
+class DataParallel:
+    """Every rank holds the whole model, computes its share of the global batch and applies the same bits.
+
+    Args:
+        all_reduce: How gradients are summed over the ranks.
+        device: This rank's device.
+        bucket_mb: Size of the flat buckets that gradients travel in, MiB.
+        control: Group for the small exchanges beside the gradients (a CPU backend); the default group where None.
+    """
+
+    def __init__(
+        self,
+        all_reduce: AllReduce,
+        device: torch.device,
+        bucket_mb: float = 25.0,
+        control: dist.ProcessGroup | None = None,
+    ) -> None:
+        self.device = device
+        self.rank = dist.get_rank()
+        self.world_size = dist.get_world_size()
+        self._all_reduce = all_reduce
+        self._bucket_mb = bucket_mb
+        self._control = control
+        self._reducer: Reducer | None = None
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        model.to(self.device)
+        self._reducer = attach(model, self._all_reduce, op="sum", bucket_mb=self._bucket_mb)
+        return model
+
+    @property
+    def reducer(self) -> Reducer:
+        """The reducer that `prepare` attached."""
+        assert self._reducer is not None, "prepare(model) comes first"
+        return self._reducer
+
+    def accumulate(self) -> AbstractContextManager[None]:
+        return self.reducer.no_sync()
+
+    def start_sum(self, values: Tensor) -> _Sum:
+        work = dist.all_reduce(values, group=self._control, async_op=True)
+        assert work is not None
+        return _Sum(values, work)
+
+    def gather(self, values: Tensor) -> list[Tensor]:
+        gathered = [torch.empty_like(values) for _ in range(self.world_size)]
+        dist.all_gather(gathered, values, group=self._control)
+        return gathered
+
+    def synchronize_buffers(self, model: nn.Module) -> None:
+        for buffer in model.buffers():
+            dist.broadcast(buffer, 0)
+
+    def check_replicas(self, model: nn.Module) -> None:
+        check_replicas(model)

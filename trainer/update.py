@@ -1,0 +1,145 @@
+"""One optimizer update: micro-batches in, identical weights on every rank out."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gradwire.schedulers import Step
+from gradwire.trainer.data import UpdateBatch
+from gradwire.trainer.errors import NonFiniteError
+from gradwire.trainer.losses import Loss, move
+from gradwire.trainer.optimizers import set_step
+from gradwire.trainer.precision import Precision
+from gradwire.trainer.randomness import seed_micro_batch
+from gradwire.trainer.strategies import Strategy
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an update did.
+
+    Args:
+        loss_sum: This rank's summed loss, float64 on the rank's device.
+        targets: Valid targets of the whole global batch.
+        grad_norm: Euclidean norm of the averaged gradient before clipping.
+        skipped: Whether the gradient was not finite and the weights stayed as they were.
+        stop: Whether any rank was asked to stop.
+        due: Whether the first rank's wall clock says that something is due.
+    """
+
+    loss_sum: Tensor
+    targets: int
+    grad_norm: float
+    skipped: bool
+    stop: bool
+    due: bool
+
+
+class Updater:
+    """Accumulates the gradient of a global batch, reduces, checks, clips and applies it.
+
+    Args:
+        model: The model, prepared by the strategy.
+        loss: Summed loss and count of targets.
+        optimizer: Over the model's parameters.
+        strategy: Spreads the work over ranks.
+        precision: Number format of the passes.
+        seed: The run's seed.
+        clip: Largest norm of the gradient; longer ones are scaled down to it. None leaves them.
+        non_finite: `raise` ends the run at a gradient with NaN or infinity, `skip` leaves the weights and goes on.
+        stop_requested: Polled once an update: was this rank asked to stop?
+        due: Polled once an update; the first rank's answer counts for all.
+        beat: Told of each phase, so that a rank that hangs can be named.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        optimizer: Optimizer,
+        strategy: Strategy,
+        precision: Precision,
+        *,
+        seed: int = 0,
+        clip: float | None = None,
+        non_finite: Literal["raise", "skip"] = "raise",
+        stop_requested: Callable[[], bool] = lambda: False,
+        due: Callable[[], bool] = lambda: False,
+        beat: Callable[[str, int], None] = lambda phase, update: None,
+    ) -> None:
+        self._model = model
+        self._loss = loss
+        self._optimizer = optimizer
+        self._strategy = strategy
+        self._precision = precision
+        self._seed = seed
+        self._clip = clip
+        self._non_finite = non_finite
+        self._stop_requested = stop_requested
+        self._due = due
+        self._beat = beat
+        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+    def run(self, batch: UpdateBatch, step: Step, update: int) -> Outcome:
+        """Do one update with this rank's micro-batches.
+
+        Raises:
+            NonFiniteError: the gradient is not finite and the policy is `raise`.
+        """
+        self._beat("forward and backward", update)
+        loss_sum, control = self._accumulate(batch, update)
+        targets, stop, due = (int(value) for value in control.tolist())
+        self._precision.unscale(self._optimizer)
+        norm = self._gradient_norm()
+        finite = torch.isfinite(norm).item() is True
+        if not finite:
+            self._refuse(batch, loss_sum, update)
+        elif self._clip is not None and norm > self._clip:
+            torch._foreach_mul_(self._gradients(), (self._clip / norm).item())
+        self._beat("optimizer", update)
+        set_step(self._optimizer, step.lr, step.betas, step.eps)
+        self._precision.step(self._optimizer, finite=finite)
+        self._optimizer.zero_grad()
+        return Outcome(loss_sum, targets, norm.item(), not finite, stop > 0, due > 0)
+
+    def _accumulate(self, batch: UpdateBatch, update: int) -> tuple[Tensor, Tensor]:
+        """Forward and backward of every micro-batch; the summed loss and the ranks' summed control values."""
+        device = self._strategy.device
+        counts = sum(self._loss.count(micro.batch) for micro in batch.micro_batches if micro.weight)
+        flags = (int(self._stop_requested()), int(self._strategy.rank == 0 and self._due()))
+        pending = self._strategy.start_sum(torch.tensor([counts, *flags], dtype=torch.int64))
+        control: Tensor | None = None
+        loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        last = len(batch.micro_batches) - 1
+        for index, micro in enumerate(batch.micro_batches):
+            seed_micro_batch(self._seed, self._strategy.rank, update, index)
+            with nullcontext() if index == last else self._strategy.accumulate():
+                with self._precision.autocast():
+                    loss = self._loss(self._model, move(micro.batch, device)) * micro.weight
+                if control is None:  # the sum crossed the network while the first forward pass ran
+                    control = pending.wait()
+                self._precision.backward(loss / max(int(control[0]), 1))
+            loss_sum += loss.detach()
+        assert control is not None, "a feed gives at least one micro-batch"
+        return loss_sum, control
+
+    def _gradients(self) -> list[Tensor]:
+        return [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+
+    def _gradient_norm(self) -> Tensor:
+        return torch.nn.utils.get_total_norm(self._gradients())
+
+    def _refuse(self, batch: UpdateBatch, loss_sum: Tensor, update: int) -> None:
+        if self._non_finite == "skip" or self._precision.scaler is not None:
+            return  # with a gradient scaler an overflow is how the scale is found
+        own = "this rank's loss is finite" if torch.isfinite(loss_sum) else "this rank's loss is not finite"
+        first, size = batch.first_ordinal, batch.step.batch_size
+        raise NonFiniteError(
+            f"update {update}: the gradient holds NaN or infinity ({own}; samples {first} to {first + size - 1}). "
+            "Lower optimizer.lr, set clip, or set non_finite=skip to leave such updates out and count them"
+        )
