@@ -54,12 +54,10 @@ class Precision:
 
     def step(self, optimizer: Optimizer, *, finite: bool) -> None:
         """Apply the gradients if they are finite, and let the scaler learn from whether they were."""
-        if self.scaler is None:
-            if finite:
-                optimizer.step()
-            return
-        self.scaler.step(optimizer)
-        self.scaler.update()
+        if finite:
+            optimizer.step() if self.scaler is None else self.scaler.step(optimizer)
+        if self.scaler is not None:
+            self.scaler.update()
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self.scaler is None else self.scaler.state_dict()

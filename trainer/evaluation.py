@@ -1,0 +1,154 @@
+"""Evaluation that gives the same number at any world size, and samples of text.
+
+The validation set is cut into batches without regard to the ranks; batch j goes to rank j mod world size. Every batch's
+sums come back to all ranks in order and are added exactly (math.fsum), so neither the number of ranks nor the order in
+which they finish can change a digit.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gradwire.inference import generate
+from gradwire.trainer.data import SampleStream
+from gradwire.trainer.losses import Loss, move
+from gradwire.trainer.precision import Precision
+from gradwire.trainer.randomness import derive_seed
+from gradwire.trainer.strategies import Strategy
+
+
+class EvaluationInterrupted(Exception):  # noqa: N818 - no error: a signal asked the run to stop
+    """The run was asked to stop while it evaluated; nothing was measured."""
+
+
+@dataclass(frozen=True)
+class TextSamples:
+    """How to sample text during evaluation.
+
+    Args:
+        encode: Text to token ids.
+        decode: Token ids to text.
+        prompt: Text to continue.
+        count: Samples a time.
+        length: New tokens in each.
+        context: Most tokens that the model can see.
+        temperature: Sampling temperature; 0 takes the likeliest token.
+        seed: The run's seed.
+    """
+
+    encode: Callable[[str], Any]
+    decode: Callable[[Any], str]
+    prompt: str
+    count: int
+    length: int
+    context: int
+    temperature: float
+    seed: int
+
+    def draw(self, model: nn.Module, device: torch.device, update: int) -> list[str]:
+        """Continue the prompt `count` times with the model as it is."""
+        prompt_T = torch.as_tensor(self.encode(self.prompt), dtype=torch.int64, device=device)
+        ids_BT = generate(
+            model,
+            prompt_T.expand(self.count, -1),
+            self.length,
+            temperature=self.temperature,
+            seed=derive_seed(self.seed, "sample", update),
+            context=self.context,
+        )
+        return [self.decode(ids_T.tolist()) for ids_T in ids_BT.cpu()]
+
+
+class Evaluator:
+    """Measures a model on a validation set.
+
+    Args:
+        model: The model as the strategy prepared it.
+        validation: The samples.
+        loss: Its `measures` are averaged over the valid targets.
+        strategy: Spreads the batches over ranks.
+        precision: Number format of the passes.
+        batch: Samples in a batch.
+        limit: Use only so many samples; None uses all.
+        samples: Text to sample with each evaluation.
+        stop_requested: Polled at each batch on every rank; the ranks agree.
+        beat: Told of each batch.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        validation: SampleStream,
+        loss: Loss,
+        strategy: Strategy,
+        precision: Precision,
+        *,
+        batch: int = 32,
+        limit: int | None = None,
+        samples: TextSamples | None = None,
+        stop_requested: Callable[[], bool] = lambda: False,
+        beat: Callable[[str, int], None] = lambda phase, update: None,
+    ) -> None:
+        self._model = model
+        self._validation = validation
+        self._loss = loss
+        self._strategy = strategy
+        self._precision = precision
+        self._samples = samples
+        self._stop_requested = stop_requested
+        self._beat = beat
+        count = validation.size if limit is None else min(limit, validation.size)
+        self._batches = [np.arange(start, min(start + batch, count)) for start in range(0, count, batch)]
+
+    @torch.no_grad()
+    def run(self, update: int) -> dict[str, float | str]:
+        """The averages by name (`eval/loss`, …), the same on every rank, and `eval/sample` where text is sampled.
+
+        Raises:
+            EvaluationInterrupted: a rank was asked to stop.
+        """
+        self._strategy.synchronize_buffers(self._model)
+        training = self._model.training
+        self._model.eval()
+        try:
+            record: dict[str, float | str] = {f"eval/{name}": value for name, value in self._measure(update).items()}
+            if self._samples is not None and self._samples.count > 0:
+                texts = self._samples.draw(self._model, self._strategy.device, update)
+                record["eval/sample"] = "\n\n".join(texts)
+            return record
+        finally:
+            self._model.train(training)
+
+    def _measure(self, update: int) -> dict[str, float]:
+        rank, world_size = self._strategy.rank, self._strategy.world_size
+        rounds = math.ceil(len(self._batches) / world_size)
+        names: tuple[str, ...] = ()
+        rows: list[list[float]] = []
+        for turn in range(rounds):
+            self._beat("evaluation", update)
+            self._agree_to_go_on()
+            # A rank without a batch of its own in the last round repeats one: sharded models need every rank.
+            index = min(turn * world_size + rank, len(self._batches) - 1)
+            sums, targets = self._sums(self._batches[index])
+            names = tuple(sums)
+            mine = torch.tensor([*sums.values(), float(targets)], dtype=torch.float64)
+            rows.extend(row.tolist() for row in self._strategy.gather(mine))
+        rows = rows[: len(self._batches)]
+        targets = math.fsum(row[-1] for row in rows)
+        return {name: math.fsum(row[k] for row in rows) / targets for k, name in enumerate(names)}
+
+    def _sums(self, indices: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[Mapping[str, float], int]:
+        batch = self._validation.take(indices)
+        with self._precision.autocast():
+            measured: Mapping[str, Tensor] = self._loss.measures(self._model, move(batch, self._strategy.device))
+        return {name: value.item() for name, value in measured.items()}, self._loss.count(batch)
+
+    def _agree_to_go_on(self) -> None:
+        flag = torch.tensor([int(self._stop_requested())], dtype=torch.int64)
+        if int(self._strategy.start_sum(flag).wait()[0]):
+            raise EvaluationInterrupted

@@ -1,0 +1,389 @@
+"""The training loop."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from gradwire.checkpoint import Checkpointer, State
+from gradwire.schedulers import Clock, Duration, Plan, Step
+from gradwire.trainer.callbacks import Callback
+from gradwire.trainer.data import Feed, SampleStream, UpdateBatch
+from gradwire.trainer.ema import MovingAverage
+from gradwire.trainer.errors import StateMismatchError
+from gradwire.trainer.evaluation import EvaluationInterrupted, Evaluator, TextSamples
+from gradwire.trainer.loggers.base import Logger, RunInfo
+from gradwire.trainer.losses import Loss, loss_for
+from gradwire.trainer.optimizers import load_named_state, named_state
+from gradwire.trainer.precision import Format, Precision
+from gradwire.trainer.strategies import Single, Strategy
+from gradwire.trainer.triggers import Every, WallClock
+from gradwire.trainer.update import Outcome, Updater
+
+Status = Literal["done", "preempted"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a run is trained, beside its model, data, optimizer and plan.
+
+    Args:
+        seed: Every random choice is a function of this and the clock.
+        precision: Number format of forward and backward.
+        micro: Most samples in one forward pass of one rank; None takes a rank's whole share at once.
+        workers: Data-loading processes a rank; 0 loads in the training process.
+        clip: Largest gradient norm; None does not clip.
+        ema: Decay of the moving average of the weights; evaluation then uses the average. None keeps none.
+        non_finite: What a gradient with NaN or infinity does: end the run, or be left out and counted.
+        log_every: Updates between lines of metrics.
+        evaluate_every: Between evaluations; None evaluates never.
+        evaluation_batch: Samples in an evaluation batch.
+        evaluation_limit: Validation samples to use; None uses all.
+        save_every: Between snapshots (any unit, wall clock too); None saves at the end only.
+        check_replicas_every: Between comparisons of the ranks' weights, bit by bit; None compares never.
+        max_time: Wall-clock seconds after which the run saves and stops as if preempted.
+    """
+
+    seed: int = 0
+    precision: Format = "fp32"
+    micro: int | None = None
+    workers: int = 0
+    clip: float | None = None
+    ema: float | None = None
+    non_finite: Literal["raise", "skip"] = "raise"
+    log_every: int = 10
+    evaluate_every: Duration | None = None
+    evaluation_batch: int = 32
+    evaluation_limit: int | None = None
+    save_every: Duration | None = None
+    check_replicas_every: Duration | None = None
+    max_time: float | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """What names a run for its loggers.
+
+    Args:
+        name: Shown name.
+        directory: Where the run's files are; None for a run that writes none.
+        config: The resolved configuration.
+    """
+
+    name: str = "run"
+    directory: Path | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended.
+
+    Args:
+        status: `done`, or `preempted` when it was asked to stop and has saved.
+        clock: Samples, tokens and updates at the end.
+        record: The last measured values by name.
+    """
+
+    status: Status
+    clock: Clock
+    record: Mapping[str, float | int | str]
+
+
+class Trainer:
+    """Trains a model: update, log, evaluate, save, until the plan's end or until asked to stop.
+
+    Args:
+        model: Any module.
+        data: A source with `train` (and `validation`), or a map-style dataset.
+        optimizer: Over the model's parameters; learning rates (and betas) are set from the plan.
+        plan: Batch size and learning rate as functions of the clock.
+        loss: A Loss, or a function (model, batch) -> one loss a sample; None takes the model's `default_loss`.
+        strategy: Spreads the work over processes; one process where None.
+        settings: Everything else about the training.
+        checkpointer: Where snapshots go; None saves nothing.
+        loggers: On the first rank only.
+        callbacks: By name; the name keys their saved state.
+        samples: Text to sample with each evaluation.
+        run: Names the run for its loggers.
+        stop_requested: Polled every update on every rank; the ranks agree, save and stop.
+        beat: Told of each phase, so that a rank that hangs can be named.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Any,
+        optimizer: Optimizer,
+        plan: Plan,
+        *,
+        loss: Loss | Callable[[nn.Module, Any], Tensor] | None = None,
+        strategy: Strategy | None = None,
+        settings: Settings = Settings(),  # noqa: B008 - frozen
+        checkpointer: Checkpointer | None = None,
+        loggers: Iterable[Logger] = (),
+        callbacks: Mapping[str, Callback] | None = None,
+        samples: TextSamples | None = None,
+        run: Run = Run(),  # noqa: B008 - frozen
+        stop_requested: Callable[[], bool] = lambda: False,
+        beat: Callable[[str, int], None] = lambda phase, update: None,
+    ) -> None:
+        self.strategy: Strategy = strategy or Single()
+        self.model = self.strategy.prepare(model)
+        self.optimizer = optimizer
+        self.plan = plan
+        self.settings = settings
+        self.clock = Clock()
+        self.loss = loss_for(model, loss)
+        self.precision = Precision(settings.precision, self.strategy.device)
+        self.average = None if settings.ema is None else MovingAverage(self.model, settings.ema)
+        self.stream = SampleStream(getattr(data, "train", data), settings.seed)
+        self.context: int = getattr(data, "context", 1)
+        self.callbacks = dict(callbacks or {})
+        self._loggers = tuple(loggers) if self.strategy.rank == 0 else ()
+        self._run = run
+        self._checkpointer = checkpointer
+        self._beat = beat
+        self._updater = self._build_updater(stop_requested)
+        self._evaluator = self._build_evaluator(data, samples, stop_requested)
+        wall = settings.save_every is not None and settings.save_every.is_wall_clock
+        self._save_every = Every(None if wall else settings.save_every, plan)
+        self._save_clock = WallClock(settings.save_every.seconds if wall and settings.save_every else None)
+        self._end_clock = WallClock(settings.max_time)
+        self._evaluate_every = Every(settings.evaluate_every, plan)
+        self._check_every = Every(settings.check_replicas_every, plan)
+        self._pending: dict[str, Any] | None = None  # a record whose evaluation was interrupted
+        self._record: dict[str, Any] = {}
+        self._restored_update: int | None = None
+        self._saved_update = -1
+        self._timed = (0.0, 0)  # seconds and tokens of training since the last record
+
+    def _build_updater(self, stop_requested: Callable[[], bool]) -> Updater:
+        return Updater(
+            self.model,
+            self.loss,
+            self.optimizer,
+            self.strategy,
+            self.precision,
+            seed=self.settings.seed,
+            clip=self.settings.clip,
+            non_finite=self.settings.non_finite,
+            stop_requested=lambda: stop_requested() or self._end_clock.due(),
+            due=lambda: self._save_clock.due(),
+            beat=self._beat,
+        )
+
+    def _build_evaluator(
+        self, data: Any, samples: TextSamples | None, stop_requested: Callable[[], bool]
+    ) -> Evaluator | None:
+        validation = getattr(data, "validation", None)
+        if validation is None:
+            return None
+        return Evaluator(
+            self.model,
+            SampleStream(validation, self.settings.seed),
+            self.loss,
+            self.strategy,
+            self.precision,
+            batch=self.settings.evaluation_batch,
+            limit=self.settings.evaluation_limit,
+            samples=samples,
+            stop_requested=stop_requested,
+            beat=self._beat,
+        )
+
+    def fit(self) -> Result:
+        """Train from the present clock to the end of the plan, or until asked to stop."""
+        self.model.train()
+        self._start_loggers()
+        for callback in self.callbacks.values():
+            callback.on_start(self)
+        try:
+            return self._finish(self._train())
+        except BaseException:
+            self._stop_loggers("failed")
+            raise
+
+    def _train(self) -> Status:
+        try:
+            if self._pending is not None:
+                self._complete(self._pending, evaluate=True)
+            feed = self._feed()
+            try:
+                return self._run_updates(feed)
+            finally:
+                feed.close()
+        except EvaluationInterrupted:
+            return "preempted"
+
+    def _feed(self) -> Feed:
+        return Feed(
+            self.stream,
+            self.plan,
+            self.clock,
+            rank=self.strategy.rank,
+            world_size=self.strategy.world_size,
+            micro=self.settings.micro,
+            workers=self.settings.workers,
+        )
+
+    def _run_updates(self, feed: Iterable[UpdateBatch]) -> Status:
+        started = time.perf_counter()
+        for batch in feed:
+            before = self.clock
+            outcome = self._updater.run(batch, batch.step, before.updates)
+            tokens = batch.step.batch_size * self.context
+            self.clock = before.advance(batch.step.batch_size, tokens, skipped=outcome.skipped)
+            if self.average is not None and not outcome.skipped:
+                self.average.update()
+            self._timed = (self._timed[0] + time.perf_counter() - started, self._timed[1] + tokens)
+            self._after_update(before, batch.step, outcome)
+            if outcome.stop and not self.plan.finished(self.clock):
+                return "preempted"
+            started = time.perf_counter()
+            self._beat("data", self.clock.updates)
+        return "done"
+
+    def _after_update(self, before: Clock, step: Step, outcome: Outcome) -> None:
+        for callback in self.callbacks.values():
+            callback.on_update(self, outcome)
+        last = self.plan.finished(self.clock)
+        record = self._measure(step, outcome) if self._log_due() or last else {}
+        evaluate = self._evaluate_every.due(before, self.clock) or (
+            last and self.settings.evaluate_every is not None
+        )
+        self._complete(record, evaluate=evaluate)
+        if self._check_every.due(before, self.clock):
+            self.strategy.check_replicas(self.model)
+        if self._save_every.due(before, self.clock) or outcome.due:
+            self.save("interval")
+
+    def _log_due(self) -> bool:
+        return self.clock.updates % self.settings.log_every == 0
+
+    def _measure(self, step: Step, outcome: Outcome) -> dict[str, Any]:
+        """The metrics of the update just done; the loss is the mean over the whole global batch."""
+        total = self.strategy.start_sum(outcome.loss_sum.cpu().reshape(1)).wait()
+        seconds, tokens = self._timed
+        self._timed = (0.0, 0)
+        record = self._position() | {
+            "train/loss": total.item() / max(outcome.targets, 1),
+            "lr": step.lr,
+            "batch_size": step.batch_size,
+            "grad_norm": outcome.grad_norm,
+            "tokens_per_second": tokens / seconds if seconds > 0 else 0.0,
+        }
+        if self.clock.skipped:
+            record["skipped"] = self.clock.skipped
+        return record
+
+    def _position(self) -> dict[str, Any]:
+        return {"update": self.clock.updates, "samples": self.clock.samples, "tokens": self.clock.tokens}
+
+    def _complete(self, record: dict[str, Any], *, evaluate: bool) -> None:
+        """Evaluate if it is time, then write the record. Interrupted, the record is kept for the resumed run."""
+        if evaluate and self._evaluator is not None:
+            self._pending = self._position() | record
+            record = self._pending | self.evaluate()
+        self._pending = None
+        if record:
+            self._record = record
+            for logger in self._loggers:
+                logger.log(record)
+            for callback in self.callbacks.values():
+                callback.on_record(self, record)
+
+    def evaluate(self) -> dict[str, float | str]:
+        """Measure the model (its moving average where there is one) on the validation set.
+
+        Raises:
+            EvaluationInterrupted: a rank was asked to stop.
+            ValueError: the data has no validation set.
+        """
+        if self._evaluator is None:
+            raise ValueError("the data has no validation set to evaluate on")
+        with self.average.applied() if self.average is not None else nullcontext():
+            return self._evaluator.run(self.clock.updates)
+
+    def save(self, reason: Literal["interval", "end", "preempted"]) -> None:
+        """Commit a snapshot of the present state, unless this update's was committed already."""
+        if self._checkpointer is None or self._saved_update == self.clock.updates:
+            return
+        self._beat("save", self.clock.updates)
+        self.strategy.synchronize_buffers(self.model)
+        metrics = {key: value for key, value in self._record.items() if isinstance(value, int | float)}
+        current = metrics if metrics.get("update") == self.clock.updates else {}
+        self._checkpointer.save(self.state(), self.clock.to_dict(), current, reason=reason)
+        self._saved_update = self.clock.updates
+        self._save_clock.reset()
+        for callback in self.callbacks.values():
+            callback.on_save(self)
+
+    def state(self) -> State:
+        """Everything that is not a function of the configuration and the clock."""
+        shared = {
+            "model": self.model.state_dict(),
+            "optimizer": named_state(self.model, self.optimizer),
+            "average": None if self.average is None else self.average.state_dict(),
+            "scaler": self.precision.state_dict(),
+            "clock": self.clock.to_dict(),
+            "stream": self.stream.state_dict(),
+            "callbacks": {name: callback.state_dict() for name, callback in self.callbacks.items()},
+            "pending": self._pending,
+        }
+        return State(shared=shared, local={})
+
+    def restore(self, state: State) -> None:
+        """Continue from a saved state.
+
+        Raises:
+            StateMismatchError: the state is of another model, optimizer or set of callbacks.
+        """
+        shared = state.shared
+        try:
+            self.model.load_state_dict(shared["model"])
+        except RuntimeError as error:
+            raise StateMismatchError(f"the snapshot is of another model: {error}") from error
+        load_named_state(self.model, self.optimizer, shared["optimizer"])
+        if self.average is not None:
+            if shared["average"] is None:
+                raise StateMismatchError("ema is set, but the snapshot holds no moving average: resume with ema=null")
+            self.average.load_state_dict(shared["average"])
+        self.precision.load_state_dict(shared["scaler"])
+        self.clock = Clock.from_dict(shared["clock"])
+        self.stream.load_state_dict(shared["stream"])
+        for name, callback in self.callbacks.items():
+            callback.load_state_dict(shared["callbacks"].get(name, {}))
+        self._pending = shared["pending"]
+        self._restored_update = self._saved_update = self.clock.updates
+
+    def _start_loggers(self) -> None:
+        info = RunInfo(
+            run_dir=self._run.directory,
+            name=self._run.name,
+            config=self._run.config,
+            resumed_update=self._restored_update,
+            total_updates=self.plan.total_updates,
+            tokens_per_sample=self.context,
+            world_size=self.strategy.world_size,
+            flops_per_token=getattr(self.model, "flops_per_token", None),
+        )
+        for logger in self._loggers:
+            logger.start(info)
+
+    def _finish(self, status: Status) -> Result:
+        self.save("end" if status == "done" else "preempted")
+        for callback in self.callbacks.values():
+            callback.on_end(self, status)
+        self._stop_loggers(status)
+        return Result(status, self.clock, self._record)
+
+    def _stop_loggers(self, status: str) -> None:
+        for logger in self._loggers:
+            logger.finish(status)

@@ -1,0 +1,47 @@
+"""When something is due: every so many updates, samples, tokens or epochs, or so much of the run or of the wall clock."""
+
+import time
+
+from gradwire.schedulers import Clock, Duration, Plan
+
+
+class Every:
+    """Due whenever the clock passes a multiple of an interval; a pure function of two clocks.
+
+    Args:
+        interval: Any Duration but wall-clock time; None is never due.
+        plan: Converts epochs, tokens and per cents into samples.
+    """
+
+    def __init__(self, interval: Duration | None, plan: Plan) -> None:
+        self._updates = interval is not None and interval.unit == "updates"
+        self._interval = 0 if interval is None else int(interval.amount) if self._updates else plan.to_samples(interval)
+        if interval is not None and self._interval < 1:
+            raise ValueError(f"an interval of '{interval}' is shorter than one update")
+
+    def due(self, before: Clock, after: Clock) -> bool:
+        """Whether a multiple of the interval lies in (before, after]."""
+        if self._interval == 0:
+            return False
+        start, end = (before.updates, after.updates) if self._updates else (before.samples, after.samples)
+        return end // self._interval > start // self._interval
+
+
+class WallClock:
+    """Due once each time an interval of wall-clock time has passed since the last time it was.
+
+    Args:
+        interval: Seconds; None is never due.
+    """
+
+    def __init__(self, interval: float | None) -> None:
+        self._interval = interval
+        self._last = time.monotonic()
+
+    def due(self) -> bool:
+        """Whether the interval has passed."""
+        return self._interval is not None and time.monotonic() - self._last >= self._interval
+
+    def reset(self) -> None:
+        """Begin the interval anew."""
+        self._last = time.monotonic()
