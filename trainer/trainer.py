@@ -15,11 +15,13 @@ from gradwire.checkpoint import Checkpointer, State
 from gradwire.schedulers import Clock, Duration, Plan, Step
 from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.data import Feed, SampleStream, UpdateBatch
+from gradwire.trainer.decisions import Decision, DecisionLog
 from gradwire.trainer.ema import MovingAverage
 from gradwire.trainer.errors import StateMismatchError
 from gradwire.trainer.evaluation import EvaluationInterrupted, Evaluator, TextSamples
 from gradwire.trainer.loggers.base import Logger, RunInfo
 from gradwire.trainer.losses import Loss, loss_for
+from gradwire.trainer.micro_batch import largest_micro_batch
 from gradwire.trainer.optimizers import load_named_state, named_state
 from gradwire.trainer.precision import Format, Precision
 from gradwire.trainer.strategies import Single, Strategy
@@ -36,7 +38,8 @@ class Settings:
     Args:
         seed: Every random choice is a function of this and the clock.
         precision: Number format of forward and backward.
-        micro: Most samples in one forward pass of one rank; None takes a rank's whole share at once.
+        micro: Most samples in one forward pass of one rank; None takes what fits: a rank's whole share, on a GPU halved
+            until it fits into memory.
         workers: Data-loading processes a rank; 0 loads in the training process.
         clip: Largest gradient norm; None does not clip.
         ema: Decay of the moving average of the weights; evaluation then uses the average. None keeps none.
@@ -146,6 +149,7 @@ class Trainer:
         self.stream = SampleStream(getattr(data, "train", data), settings.seed)
         self.context: int = getattr(data, "context", 1)
         self.callbacks = dict(callbacks or {})
+        self.decisions = DecisionLog()
         self._loggers = tuple(loggers) if self.strategy.rank == 0 else ()
         self._run = run
         self._checkpointer = checkpointer
@@ -229,9 +233,26 @@ class Trainer:
             self.clock,
             rank=self.strategy.rank,
             world_size=self.strategy.world_size,
-            micro=self.settings.micro,
+            micro=self._micro_batch(),
             workers=self.settings.workers,
         )
+
+    def _micro_batch(self) -> int:
+        """The configured size, the one decided before, or the largest that fits."""
+        decided = self.decisions.latest("micro_batch")
+        if self.settings.micro is not None:
+            return self.settings.micro
+        if decided is not None:
+            return int(decided.value)
+        share = -(-self.plan.largest_batch // self.strategy.world_size)
+        if self.strategy.device.type != "cuda":
+            return share
+        size = largest_micro_batch(share, self._updater.rehearse(self.stream), self._all_agree)
+        self.decisions.record(Decision(0, "micro_batch", size, f"largest that fits, of a share of {share} samples"))
+        return size
+
+    def _all_agree(self, answer: bool) -> bool:
+        return not int(self.strategy.start_sum(torch.tensor([int(not answer)])).wait()[0])
 
     def _run_updates(self, feed: Iterable[UpdateBatch]) -> Status:
         started = time.perf_counter()
@@ -335,6 +356,7 @@ class Trainer:
             "clock": self.clock.to_dict(),
             "stream": self.stream.state_dict(),
             "callbacks": {name: callback.state_dict() for name, callback in self.callbacks.items()},
+            "decisions": self.decisions.state_dict(),
             "pending": self._pending,
         }
         return State(shared=shared, local={})
@@ -360,6 +382,7 @@ class Trainer:
         self.stream.load_state_dict(shared["stream"])
         for name, callback in self.callbacks.items():
             callback.load_state_dict(shared["callbacks"].get(name, {}))
+        self.decisions.load_state_dict(shared["decisions"])
         self._pending = shared["pending"]
         self._restored_update = self._saved_update = self.clock.updates
 

@@ -5,14 +5,16 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradwire.schedulers import Step
-from gradwire.trainer.data import UpdateBatch
+from gradwire.trainer.data import SampleStream, UpdateBatch
 from gradwire.trainer.errors import NonFiniteError
 from gradwire.trainer.losses import Loss, move
+from gradwire.trainer.micro_batch import Untouched
 from gradwire.trainer.optimizers import set_step
 from gradwire.trainer.precision import Precision
 from gradwire.trainer.randomness import seed_micro_batch
@@ -106,6 +108,18 @@ class Updater:
         self._precision.step(self._optimizer, finite=finite)
         self._optimizer.zero_grad()
         return Outcome(loss_sum, targets, norm.item(), not finite, stop > 0, due > 0)
+
+    def rehearse(self, stream: SampleStream) -> Callable[[int], None]:
+        """A function that runs forward and backward on so many samples and leaves no trace of it."""
+
+        def attempt(size: int) -> None:
+            batch = move(stream.fetch(np.arange(size)), self._strategy.device)
+            with Untouched(self._model), self._strategy.accumulate():
+                with self._precision.autocast():
+                    loss = self._loss(self._model, batch)
+                self._precision.backward(loss)
+
+        return attempt
 
     def _accumulate(self, batch: UpdateBatch, update: int) -> tuple[Tensor, Tensor]:
         """Forward and backward of every micro-batch; the summed loss and the ranks' summed control values."""
