@@ -1,0 +1,207 @@
+"""From a resolved configuration to a running trainer: every object is built here, once, in the order of the data flow."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from gradwire.checkpoint import Checkpointer, load_weights
+from gradwire.comm import AllReduce, Topology
+from gradwire.schedulers import Duration, Plan
+from gradwire.trainer.blocks import checkpoint_activations, compile_blocks
+from gradwire.trainer.config import instantiate
+from gradwire.trainer.errors import StateMismatchError
+from gradwire.trainer.evaluation import TextSamples
+from gradwire.trainer.launch.context import WorkerContext
+from gradwire.trainer.loggers.metrics import MetricsFile
+from gradwire.trainer.loggers.progress import Progress
+from gradwire.trainer.optimizers import Group, build_optimizer
+from gradwire.trainer.randomness import derive_seed, seed_everything
+from gradwire.trainer.strategies import DataParallel, Single, Strategy
+from gradwire.trainer.sync_batchnorm import synchronize_batch_norms
+from gradwire.trainer.trainer import Run, Settings, Trainer
+
+log = logging.getLogger(__name__)
+Node = Mapping[str, Any]
+
+
+def component(node: Node, allow: tuple[str, ...], *section_keys: str, **arguments: Any) -> Any:
+    """The object that a component node names, without the keys that belong to its section."""
+    own = {key: value for key, value in node.items() if key not in section_keys}
+    return instantiate(own, allow, **arguments)
+
+
+def duration(text: str | None) -> Duration | None:
+    return None if text is None else Duration.parse(text)
+
+
+def build_plan(config: Node, data: Any, allow: tuple[str, ...] = ()) -> Plan:
+    """The run's batch size and learning rate as functions of the clock."""
+    train = getattr(data, "train", data)
+    optimizer, batch = config["optimizer"], config["batch"]
+    return Plan(
+        lr=optimizer["lr"] * component(config["lr"], allow),
+        batch=batch["size"] * component(batch["schedule"], allow),
+        scaling=component(config["scaling"], allow),
+        run_length=config["run"]["length"],
+        granule=batch["granule"],
+        context=getattr(data, "context", 1),
+        epoch_samples=len(train) if hasattr(train, "__len__") else None,
+        betas=tuple(optimizer["betas"]) if "betas" in optimizer else None,
+        eps=optimizer.get("eps"),
+    )
+
+
+def build_model(config: Node, allow: tuple[str, ...] = ()) -> nn.Module:
+    """The model with its initial weights, which depend on the seed alone, or with those of `model.init`."""
+    seed_everything(derive_seed(config["run"]["seed"], "model"))
+    model: nn.Module = component(config["model"], allow, "init")
+    if config["model"].get("init"):
+        load_initial_weights(model, config["model"]["init"])
+    if config["sync_batchnorm"]:
+        model = synchronize_batch_norms(model)
+    if config["activation_checkpointing"]:
+        checkpoint_activations(model)
+    if config["compile"]:
+        compile_blocks(model)
+    return model
+
+
+def load_initial_weights(model: nn.Module, source: str) -> None:
+    """Load weights by name from a run, a store or RUN@UPDATE; names that are missing or unexpected are listed.
+
+    Raises:
+        StateMismatchError: no name fits, or a shape differs.
+    """
+    url, _, update = source.partition("@")
+    weights, commit = load_weights(url, int(update) if update else None)
+    own = model.state_dict()
+    missing, unexpected = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
+    if len(missing) == len(own):
+        raise StateMismatchError(
+            f"model.init={source}: none of its {len(weights)} tensors has a name of this model; it has "
+            f"{', '.join(unexpected[:3])}, … and the model {', '.join(missing[:3])}, …"
+        )
+    shapes = [
+        f"{name} is {tuple(weights[name].shape)} there and {tuple(own[name].shape)} here"
+        for name in own.keys() & weights.keys()
+        if own[name].shape != weights[name].shape
+    ]
+    if shapes:
+        raise StateMismatchError(f"model.init={source}: shapes differ: {'; '.join(sorted(shapes)[:5])}")
+    model.load_state_dict(weights, strict=False)
+    log.info("weights of %s, update %s", url, commit.clock["updates"])
+    for label, names in (("missing there, freshly initialized", missing), ("not in this model, left out", unexpected)):
+        if names:
+            log.warning("model.init: %d tensors %s: %s", len(names), label, ", ".join(names))
+
+
+def make_optimizer(config: Node, model: nn.Module, allow: tuple[str, ...] = ()) -> Optimizer:
+    """The optimizer over the model's parameter groups."""
+    node = config["optimizer"]
+    groups = [Group(**group) for group in node.get("groups") or []]
+
+    def make(parameters: list[dict[str, Any]]) -> Optimizer:
+        optimizer: Optimizer = component(node, allow, "groups", params=parameters)
+        return optimizer
+
+    return build_optimizer(make, model, node["lr"], node.get("weight_decay"), groups)
+
+
+def build_strategy(config: Node, context: WorkerContext, allow: tuple[str, ...] = ()) -> Strategy:
+    """The strategy that the configuration names, on this rank's device."""
+    target = config["strategy"]["_target_"].rpartition(".")[2]
+    if target == Single.__name__:
+        return Single(context.device)
+    comm = config["comm"]
+    topology = Topology(**comm["topology"]) if comm["topology"] else Topology(ring=context.world_size)
+    all_reduce = AllReduce(topology, algorithm=comm["algorithm"])
+    return DataParallel(all_reduce, context.device, comm["bucket_mb"], context.control)
+
+
+def settings_of(config: Node) -> Settings:
+    """The trainer's settings from the configuration's sections."""
+    evaluation, run, micro = config["evaluation"], config["run"], config["batch"]["micro"]
+    return Settings(
+        seed=run["seed"],
+        precision=config["precision"],
+        micro=None if micro == "auto" else micro,
+        workers=config["data"].get("workers", 0),
+        clip=config["clip"],
+        ema=config["ema"],
+        non_finite=config["non_finite"],
+        log_every=run["log_every"],
+        evaluate_every=duration(evaluation["every"]),
+        evaluation_batch=evaluation["batch"],
+        evaluation_limit=evaluation["limit"],
+        save_every=duration(config["checkpoint"]["every"]),
+        check_replicas_every=duration(run["check_replicas"]),
+        max_time=run["max_time"] and Duration.parse(run["max_time"]).seconds,
+    )
+
+
+def text_samples(config: Node, data: Any, model: nn.Module) -> TextSamples | None:
+    """Text sampling, where the data can turn text into tokens and back."""
+    evaluation = config["evaluation"]
+    if evaluation["samples"] < 1 or not hasattr(data, "encode"):
+        return None
+    return TextSamples(
+        encode=data.encode,
+        decode=data.decode,
+        prompt=evaluation["prompt"],
+        count=evaluation["samples"],
+        length=evaluation["sample_length"],
+        context=getattr(model, "context", data.context),
+        temperature=evaluation["temperature"],
+        seed=config["run"]["seed"],
+    )
+
+
+def build_trainer(config: Node, context: WorkerContext) -> tuple[Trainer, Checkpointer]:
+    """Everything of a run, on this rank."""
+    allow = context.allow
+    if config["deterministic"]:
+        make_deterministic()
+    data = component(config["data"], allow, "workers")
+    model = build_model(config, allow)
+    checkpointer = build_checkpointer(config, context)
+    trainer = Trainer(
+        model,
+        data,
+        make_optimizer(config, model, allow),
+        build_plan(config, data, allow),
+        loss=component(config["loss"], allow) if config["loss"] else None,
+        strategy=build_strategy(config, context, allow),
+        settings=settings_of(config),
+        checkpointer=checkpointer,
+        loggers=build_loggers(config, allow) if context.rank == 0 else (),
+        callbacks={name: component(node, allow) for name, node in config["callbacks"].items()},
+        samples=text_samples(config, data, model),
+        run=Run(config["run"]["name"], context.run_dir, config),
+        stop_requested=lambda: context.stop.requested,
+        beat=context.watchdog.beat,
+    )
+    return trainer, checkpointer
+
+
+def build_checkpointer(config: Node, context: WorkerContext) -> Checkpointer:
+    """The store of the run: its own folder unless a URL is given."""
+    settings = config["checkpoint"]
+    url = settings["url"] or str(Path(context.run_dir) / "checkpoints")
+    return Checkpointer(url, keep_last=settings["keep"], keep_best=settings["keep_best"], group=context.control)
+
+
+def build_loggers(config: Node, allow: tuple[str, ...]) -> list[Any]:
+    """metrics.jsonl and the progress lines always; what the `logger` group names beside them."""
+    return [MetricsFile(), Progress(), *(component(node, allow) for node in config["logger"].values())]
+
+
+def make_deterministic() -> None:
+    """Same inputs, same bits: deterministic kernels only (torch raises where there is none)."""
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # costs time and decides nothing here
+    torch.backends.cudnn.benchmark = False
