@@ -1,0 +1,145 @@
+"""The plan of a run: batch size and optimizer settings as functions of the clock."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradwire.schedulers.clock import Clock
+from gradwire.schedulers.duration import Duration
+from gradwire.schedulers.errors import PlanError
+from gradwire.schedulers.horizon import Horizon, Progress
+from gradwire.schedulers.scaling import Betas, NoScaling, Scaling
+from gradwire.schedulers.schedule import Constant, Schedule
+from gradwire.schedulers.sizes import follow
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one update does.
+
+    Args:
+        batch_size: Samples of the global batch; 0 when the run is over.
+        lr: Learning rate.
+        betas: Adam's betas; None where the plan was given none.
+        eps: Adam's epsilon; None where the plan was given none.
+    """
+
+    batch_size: int
+    lr: float
+    betas: Betas | None = None
+    eps: float | None = None
+
+
+class Plan:
+    """Batch size and learning rate over a whole run, as pure functions of the samples seen.
+
+    Neither depends on the number of calls, of ranks or of accumulated micro-batches, so a resumed or resized run sees
+    the same values at the same clock. Every batch is a whole number of granules except the last, which takes what
+    remains: the batches sum to `total_samples`.
+
+    Args:
+        lr: Peak learning rate, or one multiplied with a schedule: `3e-4 * Warmup("10%").then(Cosine())`.
+        batch: Global batch in samples, or one multiplied with a schedule: `256 * LinearWarmup("5%")`.
+        scaling: How the learning rate follows the batch size.
+        run_length: Length of the run: samples, tokens, updates or epochs. A part of a sample is rounded.
+        granule: Batches are multiples of so many samples.
+        context: Tokens of one sample.
+        epoch_samples: Samples of one epoch; None where that is not known.
+        betas: Adam's betas, for rules that scale them.
+        eps: Adam's epsilon, for rules that scale it.
+
+    Raises:
+        DurationError: a text that is not a duration.
+        PlanError: the parts do not fit together.
+    """
+
+    def __init__(
+        self,
+        *,
+        lr: float | Schedule,
+        batch: int | Schedule,
+        run_length: Duration | str,
+        scaling: Scaling = NoScaling(),  # noqa: B008 - frozen
+        granule: int = 1,
+        context: int = 1,
+        epoch_samples: int | None = None,
+        betas: Betas | None = None,
+        eps: float | None = None,
+    ) -> None:
+        for name, count in (("granule", granule), ("context", context), ("epoch_samples", epoch_samples)):
+            if count is not None and count < 1:
+                raise PlanError(f"{name} is a number from 1 on; found {count!r}")
+        batch = batch if isinstance(batch, Schedule) else batch * Constant()
+        lr = lr if isinstance(lr, Schedule) else lr * Constant()
+        full = _full_batch(batch, granule)
+        self._sizes = follow(batch, Duration.parse(run_length), Horizon(0, granule, context, epoch_samples))
+        self._horizon = Horizon(self._sizes.trajectory.samples, granule, context, epoch_samples, self._sizes.trajectory)
+        self._scaling = scaling.with_reference(full)
+        self._lr = self._scaling.wrap(lr)
+        self._betas, self._eps = betas, eps
+        self._check(batch, lr)
+
+    def _check(self, batch: Schedule, lr: Schedule) -> None:
+        """Refuse at once what would only show in the middle of the run."""
+        if not lr.peaks():
+            raise PlanError("the learning-rate schedule has no peak: multiply it, as in 3e-4 * Warmup('10%')")
+        begin = Progress(0, 0, self.total_samples, self._horizon)
+        batch.check(begin)
+        lr.check(begin)
+        self._scaling.apply(max(lr.peaks()), self.largest_batch, self._betas, self._eps)
+
+    @property
+    def total_samples(self) -> int:
+        """Samples of the whole run."""
+        return self._horizon.total
+
+    @property
+    def total_updates(self) -> int:
+        """Updates of the whole run."""
+        return self._sizes.trajectory.updates
+
+    @property
+    def largest_batch(self) -> int:
+        """The largest global batch of the run, in samples."""
+        return self._sizes.trajectory.largest
+
+    def at(self, clock: Clock) -> Step:
+        """What the update at this clock does; past the end of the run, a batch of 0 and the values that it ends on."""
+        start = min(clock.samples, self.total_samples)
+        planned = self._sizes.at(start)
+        size = min(planned, self.total_samples - start)
+        lr = self._lr.value(Progress(start, start + size, self.total_samples, self._horizon))
+        scaled = self._scaling.apply(lr, size or planned, self._betas, self._eps)
+        return Step(size, scaled.lr, scaled.betas, scaled.eps)
+
+    def finished(self, clock: Clock) -> bool:
+        """Whether the run is over."""
+        return clock.samples >= self.total_samples
+
+    def to_samples(self, duration: Duration | str) -> int:
+        """A duration from the start of the run, in samples rounded to whole ones.
+
+        Raises:
+            PlanError: it is wall-clock time, or epochs of unknown length.
+        """
+        return self._horizon.to_samples(duration)
+
+    def updates(self, clock: Clock = Clock()) -> Iterator[tuple[Clock, Step]]:  # noqa: B008 - frozen
+        """Every update from a clock to the end of the run, with the clock before it, without training."""
+        while not self.finished(clock):
+            step = self.at(clock)
+            yield clock, step
+            clock = clock.advance(step.batch_size, step.batch_size * self._horizon.context)
+
+
+def _full_batch(batch: Schedule, granule: int) -> int:
+    """The full batch of a schedule, each of its peaks checked."""
+    peaks = batch.peaks()
+    if not peaks:
+        raise PlanError("the batch-size schedule has no size: multiply it, as in 256 * LinearWarmup('5%')")
+    for peak in peaks:
+        if peak < 1 or int(peak) != peak:
+            raise PlanError(f"a batch is a whole number of samples from 1 on; found {peak!r}")
+        if peak % granule:
+            nearest = max(round(peak / granule), 1) * granule
+            raise PlanError(f"the granule {granule} does not divide the batch of {peak:g}: take {nearest}")
+    return int(max(peaks))

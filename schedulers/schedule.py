@@ -1,0 +1,230 @@
+"""Schedules as functions of progress, and how they are put together.
+
+A schedule gives a factor; a number before it gives the factor its unit, and `then` puts one after the other:
+
+    3e-4 * Warmup("10%").then(Cosine(floor=0.1))
+"""
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Self
+
+from gradwire.schedulers.duration import Duration
+from gradwire.schedulers.errors import PlanError, ScheduleError
+from gradwire.schedulers.horizon import Progress
+from gradwire.schedulers.trajectory import last_not_negative, trace, whole_batch
+
+
+class Schedule(ABC):
+    """A pure function of progress. To write one, implement `value`; the rest is optional.
+
+    `length` is how long the schedule takes, None where it takes whatever it is given; only one with a length can be
+    followed by another. A dataclass declares it as `length: Duration | str = field()`.
+    """
+
+    length: Duration | str | None = None
+
+    @abstractmethod
+    def value(self, at: Progress) -> float:
+        """The factor for one update. At and after the end of the piece it is what the schedule ends on."""
+
+    def monotone_until(self, at: Progress) -> float:
+        """Up to which sample of the piece (exclusive) the value only rises or only falls, seen from `at.start`.
+
+        A promise that lets long runs be counted in an instant; without it every update is looked at.
+        """
+        return at.start
+
+    def check(self, at: Progress) -> None:
+        """Refuse what does not fit into the run; called once when a plan is made, at the start of the piece.
+
+        Raises:
+            PlanError: the schedule does not fit into its piece of the run.
+        """
+        if self.length is None:
+            return
+        needed = at.to_samples(self.length)
+        if needed > at.total:
+            raise PlanError(
+                f"{type(self).__name__} takes {self.length} ({needed} samples), but only {at.total} samples of the run "
+                "are left for it: shorten it or lengthen the run"
+            )
+
+    def peaks(self) -> tuple[float, ...]:
+        """The numbers that give the schedule its unit; empty while it is a mere factor."""
+        return ()
+
+    def with_length(self, length: Duration) -> Self:
+        """The same schedule with another length."""
+        other = copy.copy(self)
+        object.__setattr__(other, "length", length)
+        return other
+
+    def settled(self, at: Progress) -> "Schedule":
+        """As a batch schedule: the same with a length in updates turned into samples.
+
+        How many updates fit into a piece depends on the sizes, which may depend on the piece's length. Stretching
+        the piece never lets fewer updates fit, so the longest one that takes no more updates is searched for.
+        """
+        if self.length is None or Duration.parse(self.length).unit != "updates":
+            return self
+        wanted = Duration.parse(self.length).amount
+
+        def excess(samples: int) -> float:
+            return wanted - _updates_in(self.with_length(Duration(samples, "samples")), at, samples)
+
+        low = math.floor(wanted * at.horizon.granule)  # no update is smaller than a granule
+        high = max(2 * low, 1)
+        while excess(high) >= 0:
+            low, high = high, 2 * high
+        return self.with_length(Duration(last_not_negative(excess, low, high), "samples"))
+
+    def then(self, following: "Schedule") -> "Joined":
+        """This schedule for its length, then another for the rest.
+
+        Raises:
+            ScheduleError: this one has no length, or only one of the two was multiplied with a number.
+        """
+        return Joined(self, following)
+
+    def __rmul__(self, number: float) -> "Schedule":
+        return Times(number, self)
+
+
+def _updates_in(schedule: Schedule, at: Progress, samples: int) -> float:
+    """Updates in the first so many samples of a piece, a cut one as a fraction."""
+    if samples == 0:
+        return 0.0
+
+    def piece(start: int) -> Progress:
+        return Progress(start, start, at.total, at.horizon, at.offset, at.peak)
+
+    trajectory = trace(
+        lambda start: whole_batch(schedule.value(piece(start)), at.horizon.granule),
+        lambda start: schedule.monotone_until(piece(start)),
+        samples=samples,
+    )
+    last = trajectory.firsts[-1]
+    return last + (samples - trajectory.starts[-1]) / trajectory.sizes[-1]
+
+
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """Always the peak.
+
+    Args:
+        length: How long before another schedule follows; null where none does.
+    """
+
+    length: Duration | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.length is not None:
+            object.__setattr__(self, "length", Duration.parse(self.length))
+
+    def value(self, at: Progress) -> float:
+        return 1.0
+
+    def monotone_until(self, at: Progress) -> float:
+        return math.inf
+
+
+@dataclass(frozen=True)
+class Times(Schedule):
+    """A schedule multiplied with a number, which gives it a unit.
+
+    Args:
+        number: The peak learning rate, or the full batch size in samples.
+        schedule: The factor.
+
+    Raises:
+        ScheduleError: the number is negative or not finite.
+    """
+
+    number: float
+    schedule: Schedule
+    length: Duration | str | None = field(init=False, repr=False, default=None)
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.number) or self.number < 0:
+            raise ScheduleError(f"a schedule is multiplied with its peak, a number from 0 on; found {self.number!r}")
+        object.__setattr__(self, "length", self.schedule.length)
+
+    def value(self, at: Progress) -> float:
+        return self.number * self.schedule.value(at.times(self.number))
+
+    def monotone_until(self, at: Progress) -> float:
+        return self.schedule.monotone_until(at.times(self.number))
+
+    def check(self, at: Progress) -> None:
+        self.schedule.check(at.times(self.number))
+
+    def peaks(self) -> tuple[float, ...]:
+        return tuple(self.number * peak for peak in self.schedule.peaks()) or (self.number,)
+
+    def with_length(self, length: Duration) -> "Times":
+        return Times(self.number, self.schedule.with_length(length))
+
+
+@dataclass(frozen=True)
+class Joined(Schedule):
+    """One schedule for its length, then another for the rest. An update belongs to the piece in which it starts.
+
+    Args:
+        first: The one that comes first; it has a length.
+        following: The one that comes after it.
+
+    Raises:
+        ScheduleError: the first has no length, or only one of the two was multiplied with a number.
+    """
+
+    first: Schedule
+    following: Schedule
+    cut: Duration = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.first.length is None:
+            raise ScheduleError(
+                f"{type(self.first).__name__} has no length, so nothing can follow it: give it one, or put it last"
+            )
+        if bool(self.first.peaks()) != bool(self.following.peaks()):
+            raise ScheduleError(
+                "only one of two joined schedules was multiplied with its peak: "
+                "write 3e-4 * Warmup('10%').then(Cosine()), or multiply both"
+            )
+        object.__setattr__(self, "cut", Duration.parse(self.first.length))
+
+    def value(self, at: Progress) -> float:
+        schedule, piece, _ = self._piece(at)
+        return schedule.value(piece)
+
+    def monotone_until(self, at: Progress) -> float:
+        schedule, piece, last = self._piece(at)
+        return min(piece.offset - at.offset + schedule.monotone_until(piece), last)
+
+    def check(self, at: Progress) -> None:
+        self.first.check(at)
+        self.following.check(at.piece(at.to_samples(self.cut), at.total))
+
+    def peaks(self) -> tuple[float, ...]:
+        return self.first.peaks() + self.following.peaks()
+
+    def settled(self, at: Progress) -> "Joined":
+        halfway = Joined(self.first.settled(at), self.following)
+        rest = at.piece(at.to_samples(halfway.cut), at.total)
+        return Joined(halfway.first, self.following.settled(rest))
+
+    def then(self, following: Schedule) -> "Joined":
+        return Joined(self.first, self.following.then(following))
+
+    def __rmul__(self, number: float) -> "Joined":
+        return Joined(number * self.first, number * self.following)
+
+    def _piece(self, at: Progress) -> tuple[Schedule, Progress, float]:
+        """The schedule that governs an update, the progress that it sees, and where its piece ends."""
+        cut = at.to_samples(self.cut)
+        if at.start < cut:
+            return self.first, at.piece(0, cut), cut
+        return self.following, at.piece(cut, at.total), math.inf

@@ -1,0 +1,93 @@
+"""Batch sizes of a run whose length is known, and the length of a run that is given in updates."""
+
+from dataclasses import dataclass, replace
+
+from gradwire.schedulers.duration import Duration
+from gradwire.schedulers.errors import PlanError
+from gradwire.schedulers.horizon import Horizon, Progress
+from gradwire.schedulers.schedule import Schedule
+from gradwire.schedulers.trajectory import Trajectory, last_not_negative, trace, whole_batch
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The batch size at every point of a run.
+
+    Args:
+        schedule: Gives it; no length in it is in updates.
+        horizon: The run as the schedule sees it.
+        trajectory: All of the run's batches.
+    """
+
+    schedule: Schedule
+    horizon: Horizon
+    trajectory: Trajectory
+
+    def at(self, samples: int) -> int:
+        """Planned size of the update that starts after so many samples."""
+        return _size_at(self.schedule, self.horizon, samples)
+
+
+def follow(schedule: Schedule, run_length: Duration, horizon: Horizon) -> Sizes:
+    """Find all batch sizes of a run.
+
+    A length in updates is the sum of so many batches. Where these depend on the length of the run (per cents), the
+    longest run is taken whose batches still reach its end, found by search; it differs from the sum of its batches by
+    less than one batch.
+
+    Args:
+        schedule: The batch-size schedule.
+        run_length: Length of the run.
+        horizon: The run, its total not known yet.
+
+    Raises:
+        PlanError: the length is empty, or in a unit that a run's length cannot have.
+    """
+    if run_length.unit == "%":
+        raise PlanError(
+            f"a run cannot be {run_length} of itself: give its length in samples, tokens, updates or epochs"
+        )
+    if run_length.unit != "updates":
+        horizon = replace(horizon, total=_not_empty(horizon.to_samples(run_length), run_length))
+        return _followed(schedule, horizon, samples=horizon.total)
+    _not_empty(run_length.amount, run_length)
+
+    def of(total: int) -> Sizes:
+        return _followed(schedule, replace(horizon, total=total), updates=run_length.amount)
+
+    low = max(int(run_length.amount) * horizon.granule, 1)  # no update is smaller than a granule
+    first = of(low).trajectory.samples
+    sizes = of(first)
+    if sizes.trajectory.samples == first:
+        return sizes
+
+    def excess(total: int) -> int:
+        return of(total).trajectory.samples - total
+
+    high = max(first, low + 1)
+    while excess(high) >= 0:
+        low, high = high, 2 * high
+    return of(last_not_negative(excess, low, high))
+
+
+def _followed(
+    schedule: Schedule, horizon: Horizon, *, samples: int | None = None, updates: float = float("inf")
+) -> Sizes:
+    settled = schedule.settled(Progress(0, 0, horizon.total, horizon))
+    trajectory = trace(
+        lambda start: _size_at(settled, horizon, start),
+        lambda start: settled.monotone_until(Progress(start, start, horizon.total, horizon)),
+        samples=samples,
+        updates=updates,
+    )
+    return Sizes(settled, horizon, trajectory)
+
+
+def _size_at(schedule: Schedule, horizon: Horizon, samples: int) -> int:
+    return whole_batch(schedule.value(Progress(samples, samples, horizon.total, horizon)), horizon.granule)
+
+
+def _not_empty(amount: float, run_length: Duration) -> int:
+    if amount <= 0:
+        raise PlanError(f"a run of '{run_length}' has no samples: give it a longer run_length")
+    return int(amount)
