@@ -1,0 +1,111 @@
+"""Values that are right alone and wrong together, or wrong on this machine."""
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gradwire.trainer.config.construction import refused
+from gradwire.trainer.config.values import Fault
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a run would get here.
+
+    Args:
+        gpus: GPUs of this machine.
+        processes: Workers on this machine.
+        world_size: Workers altogether.
+        endpoint: Whether an outer launcher says where the hosts meet.
+    """
+
+    gpus: int
+    processes: int
+    world_size: int
+    endpoint: bool = False
+
+    @classmethod
+    def here(cls, launch: Mapping[str, Any]) -> "Machine":
+        """This machine, with the workers that the `launch` section and an outer launcher ask for."""
+        import torch
+
+        from gradwire.trainer.launch.environment import Place, detect
+        from gradwire.trainer.launch.local import count_processes
+
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        who = detect(os.environ)
+        if isinstance(who, Place):
+            return cls(gpus, who.local_world_size, who.world_size, endpoint=True)
+        processes = count_processes(launch["processes"], launch["device"])
+        return cls(gpus, processes, processes * (who.hosts or launch["hosts"]), who.endpoint is not None)
+
+
+def contradictions(config: Config, allow_targets: tuple[str, ...], machine: Machine | None = None) -> list[Fault]:
+    """Everything in a well-formed configuration that does not go together.
+
+    Args:
+        config: As `Checker` gave it back.
+        allow_targets: Packages that the user allows targets from.
+        machine: What there is to run on; found out where None.
+    """
+    machine = machine or Machine.here(config["launch"])
+    return [
+        *_launch(config, machine),
+        *_topology(config, machine),
+        *_precision(config, machine),
+        *_batch(config),
+        *refused(config, allow_targets),
+    ]
+
+
+def _launch(config: Config, machine: Machine) -> Iterator[Fault]:
+    launch = config["launch"]
+    if launch["device"] == "cuda" and machine.gpus == 0:
+        yield Fault("launch.device", "cuda was asked for and this machine has no usable GPU: use cpu or auto")
+    elif launch["device"] == "cuda" and machine.processes > machine.gpus:
+        yield Fault("launch.processes", f"{machine.processes} processes for {machine.gpus} GPUs: each needs its own")
+    if launch["hosts"] > 1 and launch["endpoint"] is None and not machine.endpoint:
+        yield Fault("launch.endpoint", f"is missing: {launch['hosts']} hosts need a host:port where they meet")
+    if config["strategy"]["_target_"].endswith(".Single") and machine.world_size > 1:
+        message = (
+            f"Single is for one process and there are {machine.world_size}: use strategy=ddp or launch.processes=1"
+        )
+        yield Fault("strategy", message)
+
+
+def _topology(config: Config, machine: Machine) -> Iterator[Fault]:
+    axes, codecs = config["comm"]["topology"], config["comm"]["codecs"]
+    if axes is not None and math.prod(axes.values()) != machine.world_size:
+        product = " × ".join(f"{name} {size}" for name, size in axes.items())
+        message = f"{product} is {math.prod(axes.values())} ranks and the run has {machine.world_size}"
+        yield Fault("comm.topology", f"{message} (launch.processes times launch.hosts)")
+    for axis in codecs:
+        if axes is not None and axis not in axes:
+            yield Fault(f"comm.codecs.{axis}", "no such axis in comm.topology", siblings=tuple(axes))
+
+
+def _precision(config: Config, machine: Machine) -> Iterator[Fault]:
+    import torch
+
+    from gradwire.trainer.precision import unsupported
+
+    on_gpu = config["launch"]["device"] != "cpu" and machine.gpus > 0
+    if on_gpu and not torch.cuda.is_available():
+        return
+    reason = unsupported(config["precision"], torch.device("cuda" if on_gpu else "cpu"))
+    if reason:
+        yield Fault("precision", reason)
+
+
+def _batch(config: Config) -> Iterator[Fault]:
+    batch = config["batch"]
+    size, micro, granule = batch["size"], batch["micro"], batch["granule"]
+    if size % granule:
+        near = max(granule, round(size / granule) * granule)
+        yield Fault("batch.size", f"{size} is no multiple of batch.granule, {granule}", f"batch.size={near}")
+    if micro != "auto" and micro > size:
+        yield Fault("batch.micro", f"a micro-batch of {micro} samples is larger than the whole batch of {size}")

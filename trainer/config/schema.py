@@ -1,0 +1,254 @@
+"""The root sections of a configuration: the one place where their keys, types, defaults and meanings are declared.
+
+A component (model, data, optimizer, schedules, …) declares its keys in its own signature; a section that is built
+around one has the component's keys and its own side by side, marked here by a field of type `Component`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from gradwire.trainer.config.range import Measured, Range
+
+if TYPE_CHECKING:
+    from gradwire.schedulers import Duration
+    from gradwire.trainer.optimizers import Group
+    from gradwire.trainer.precision import Format
+
+Node = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Builds:
+    """Marks a field whose value is a component: a `_target_` and its keyword arguments.
+
+    Args:
+        base: Dotted name of the class or protocol that the target must be; empty takes any class.
+        supplied: Arguments of the target that the program gives.
+        inline: Whether the component's keys stand beside the section's own instead of in a section below.
+    """
+
+    base: str = ""
+    supplied: tuple[str, ...] = ()
+    inline: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSection:
+    """The run as a whole.
+
+    Args:
+        name: Name of the run, in its folder's name and in loggers.
+        dir: The run's folder; null makes runs/<date>-<time>-<name>.
+        seed: Every random choice is a function of this and the clock.
+        length: How long to train.
+        log_every: Updates between lines of metrics.
+        check_replicas: Between comparisons of the ranks' weights, bit by bit; null compares never.
+        max_time: Wall-clock time after which the run saves and stops as if preempted.
+    """
+
+    name: str
+    dir: str | None = None
+    seed: Annotated[int, Range(ge=0, lt=2**63)] = 0
+    length: Annotated[Duration, Measured("progress")]
+    log_every: Annotated[int, Range(ge=1)] = 10
+    check_replicas: Annotated[Duration, Measured("progress")] | None = None
+    max_time: Annotated[Duration, Measured("wall-clock")] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSection:
+    """The model.
+
+    Args:
+        component: The model itself.
+        init: Where its first weights come from (URL, RUN or RUN@UPDATE; weights only); null draws them from run.seed.
+    """
+
+    component: Annotated[Node, Builds("torch.nn.Module", inline=True)]
+    init: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSection:
+    """The data.
+
+    Args:
+        component: The data source, or a map-style dataset.
+        workers: Data-loading processes a rank; 0 loads in the training process.
+    """
+
+    component: Annotated[Node, Builds(inline=True)]
+    workers: Annotated[int, Range(ge=0)] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSection:
+    """The optimizer.
+
+    Args:
+        component: The optimizer itself.
+        groups: Settings by parameter name; norms and biases are not decayed unless a pattern says so.
+    """
+
+    component: Annotated[Node, Builds("torch.optim.Optimizer", ("params",), inline=True)]
+    groups: list[Group] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSection:
+    """The global batch.
+
+    Args:
+        size: Samples that one update consumes over all ranks: the full batch that the schedule scales.
+        micro: Most samples in one forward pass of one rank; auto takes what fits into memory.
+        granule: The batch size is rounded to a multiple of this.
+        schedule: The batch size over the run, relative to `size`.
+    """
+
+    size: Annotated[int, Range(ge=1)]
+    micro: Annotated[int, Range(ge=1)] | Literal["auto"] = "auto"
+    granule: Annotated[int, Range(ge=1)] = 1
+    schedule: Annotated[Node, Builds("gradwire.schedulers.Schedule")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommSection:
+    """How gradients travel between ranks.
+
+    Args:
+        algorithm: Which all-reduce; native is the backend's own.
+        topology: Ranks along each axis of links, fastest first, such as {local: 8, node: 4}; null finds it out.
+        bucket_mb: Size of the flat buckets that gradients travel in, MiB.
+        codecs: Codec of each axis.
+    """
+
+    algorithm: Literal["native"] = "native"
+    topology: dict[str, Annotated[int, Range(ge=1)]] | None = None
+    bucket_mb: Annotated[float, Range(gt=0)] = 25.0
+    codecs: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointSection:
+    """Snapshots of the run.
+
+    Args:
+        url: Where they go, any fsspec URL; null puts them into the run's folder.
+        every: Between snapshots (wall-clock time too); null saves at the end only.
+        keep: Newest snapshots kept.
+        keep_best: Best snapshots kept, by evaluation loss, beside the newest.
+    """
+
+    url: str | None = None
+    every: Duration | None = None
+    keep: Annotated[int, Range(ge=1)] = 3
+    keep_best: Annotated[int, Range(ge=0)] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationSection:
+    """Evaluation on the validation part of the data.
+
+    Args:
+        every: Between evaluations; null evaluates never.
+        batch: Samples in one evaluation batch.
+        limit: Validation samples to use; null uses all.
+        samples: Text samples drawn at each evaluation, where the data is text.
+        sample_length: New tokens in each text sample.
+        prompt: Text that the samples continue.
+        temperature: Sampling temperature; 0 takes the likeliest token.
+    """
+
+    every: Annotated[Duration, Measured("progress")] | None = None
+    batch: Annotated[int, Range(ge=1)] = 32
+    limit: Annotated[int, Range(ge=1)] | None = None
+    samples: Annotated[int, Range(ge=0)] = 0
+    sample_length: Annotated[int, Range(ge=1)] = 200
+    prompt: str = "\n"
+    temperature: Annotated[float, Range(ge=0)] = 0.8
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSection:
+    """Processes and machines.
+
+    Args:
+        processes: Worker processes on each host; auto takes one a GPU, and two without a GPU.
+        hosts: Machines that take part.
+        endpoint: host:port where they meet; needed with several hosts.
+        restarts: Times that the run is started anew after a rank was killed or lost.
+        grace: Wall-clock time that workers get to save and end after a signal.
+        watchdog: A rank that shows no progress for so long is named with its stack; null watches none.
+        device: Where to train; auto takes GPUs where there are some.
+    """
+
+    processes: Annotated[int, Range(ge=1)] | Literal["auto"] = "auto"
+    hosts: Annotated[int, Range(ge=1)] = 1
+    endpoint: str | None = None
+    restarts: Annotated[int, Range(ge=0)] = 0
+    grace: Annotated[Duration, Measured("wall-clock")] = "10 minutes"  # type: ignore[assignment]  # as YAML has it
+    watchdog: Annotated[Duration, Measured("wall-clock")] | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Root:
+    """A whole configuration.
+
+    Args:
+        run: The run as a whole.
+        model: The model.
+        data: The data.
+        loss: The loss; null takes the one that the model names.
+        optimizer: The optimizer.
+        batch: The global batch.
+        lr: The learning rate over the run, relative to optimizer.lr.
+        scaling: How the learning rate follows the batch size.
+        comm: How gradients travel between ranks.
+        strategy: How training is spread over processes.
+        precision: Number format of forward and backward; weights stay fp32.
+        clip: Largest gradient norm; longer gradients are scaled down to it. Null does not clip.
+        compile: Whether to compile the model's blocks.
+        activation_checkpointing: Whether to compute activations again in backward instead of keeping them.
+        ema: Decay of the moving average of the weights that evaluation uses; null keeps none.
+        sync_batchnorm: Whether batch norms take their statistics over all ranks.
+        non_finite: What a gradient with NaN or infinity does: end the run, or be left out and counted.
+        deterministic: Whether to use deterministic kernels only.
+        checkpoint: Snapshots of the run.
+        evaluation: Evaluation on the validation part of the data.
+        logger: Loggers by name, beside metrics.jsonl and the progress lines.
+        launch: Processes and machines.
+        callbacks: Callbacks by name.
+        allow_targets: Packages, modules or classes beyond gradwire and torch that `_target_` may name.
+    """
+
+    run: RunSection
+    model: ModelSection
+    data: DataSection
+    loss: Annotated[Node, Builds("collections.abc.Callable")] | None = None
+    optimizer: OptimizerSection
+    batch: BatchSection
+    lr: Annotated[Node, Builds("gradwire.schedulers.Schedule")]
+    scaling: Annotated[Node, Builds("gradwire.schedulers.scaling.Scaling")]
+    comm: CommSection
+    strategy: Annotated[
+        Node,
+        Builds("gradwire.trainer.strategies.Strategy", ("all_reduce", "device", "bucket_mb", "control")),
+    ]
+    precision: Format = "fp32"
+    clip: Annotated[float, Range(gt=0)] | None = None
+    compile: bool = False
+    activation_checkpointing: bool = False
+    ema: Annotated[float, Range(gt=0, lt=1)] | None = None
+    sync_batchnorm: bool = False
+    non_finite: Literal["raise", "skip"] = "raise"
+    deterministic: bool = False
+    checkpoint: CheckpointSection
+    evaluation: EvaluationSection
+    logger: dict[str, Annotated[Node, Builds("gradwire.trainer.loggers.base.Logger")]] = field(default_factory=dict)
+    launch: LaunchSection
+    callbacks: dict[str, Annotated[Node, Builds("gradwire.trainer.callbacks.Callback")]] = field(default_factory=dict)
+    allow_targets: list[str] = field(default_factory=list)
