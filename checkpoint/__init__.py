@@ -1,0 +1,41 @@
+"""Snapshots of training runs: verified, published whole or not at all, on a disk or an object store."""
+
+from gradwire.checkpoint.checkpointer import Checkpointer
+from gradwire.checkpoint.commit import Commit
+from gradwire.checkpoint.errors import (
+    CheckpointError,
+    CheckpointWriteError,
+    DamagedCheckpoint,
+    MissingObject,
+    NoCheckpoint,
+    StateTooLarge,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    UnsupportedFormat,
+    UnsupportedState,
+    WorldSizeMismatch,
+    WriterFenced,
+)
+from gradwire.checkpoint.state import State
+from gradwire.checkpoint.weights import load_weights
+
+__all__ = [
+    "CheckpointError",
+    "CheckpointWriteError",
+    "Checkpointer",
+    "Commit",
+    "DamagedCheckpoint",
+    "MissingObject",
+    "NoCheckpoint",
+    "State",
+    "StateTooLarge",
+    "StoreError",
+    "StoreFull",
+    "StoreUnavailable",
+    "UnsupportedFormat",
+    "UnsupportedState",
+    "WorldSizeMismatch",
+    "WriterFenced",
+    "load_weights",
+]

@@ -1,0 +1,130 @@
+"""The sequence of commits of a store: reading it, and finding a snapshot in it."""
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from gradwire.checkpoint.commit import LONGEST_COMMIT, Commit, Epoch, commit_name, leads_to, parse_entry
+from gradwire.checkpoint.errors import DamagedCheckpoint, MissingObject, NoCheckpoint
+from gradwire.checkpoint.store import Store
+
+
+@dataclass(frozen=True)
+class History:
+    """The commits of a store at one moment.
+
+    Args:
+        url: Of the store.
+        commits: The readable ones, oldest first.
+        damaged: What is wrong with each of the others, by its number.
+        last: Highest number taken; 0 in an empty store.
+    """
+
+    url: str
+    commits: tuple[Commit, ...]
+    damaged: dict[int, DamagedCheckpoint]
+    last: int
+
+    @property
+    def newest(self) -> Commit | None:
+        return self.commits[-1] if self.commits else None
+
+    @property
+    def ancestry(self) -> tuple[Commit, ...]:
+        """The newest commit and those that led to it, oldest first; commits that a rollback abandoned are left out."""
+        newest = self.newest
+        return () if newest is None else tuple(commit for commit in self.commits if leads_to(commit.sequence, newest))
+
+    def at(self, update: int) -> Commit:
+        """The commit of an update, of those that led to the newest.
+
+        Raises:
+            DamagedCheckpoint: there is none, and there are commits that cannot be read.
+            NoCheckpoint: there is none.
+        """
+        found = [commit for commit in self.ancestry if commit.update == update]
+        if found:
+            return found[-1]
+        have = ", ".join(str(commit.update) for commit in self.ancestry) or "none"
+        if self.damaged:
+            raise DamagedCheckpoint(
+                f"{self.url} has no readable snapshot of update {update}; {self._damage()}; readable updates: {have}"
+            )
+        abandoned = any(commit.update == update for commit in self.commits)
+        hint = " (one was abandoned by a rollback)" if abandoned else ""
+        raise NoCheckpoint(f"{self.url} has no snapshot of update {update}{hint}; it has updates: {have}")
+
+    def candidates(self) -> tuple[Commit, ...]:
+        """The snapshots to try, newest first.
+
+        Raises:
+            DamagedCheckpoint: there are commits, and none can be read.
+            NoCheckpoint: there are none.
+        """
+        if self.commits:
+            return tuple(reversed(self.ancestry))
+        if self.damaged:
+            raise DamagedCheckpoint(f"{self.url} has no readable snapshot: {self._damage()}")
+        raise NoCheckpoint(f"{self.url} holds no snapshot; check the URL, or save one first")
+
+    def _damage(self) -> str:
+        return "; ".join(str(error) for error in self.damaged.values())
+
+
+class CommitLog:
+    """Reads the commits of a store.
+
+    Args:
+        store: The store.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def sequences(self) -> list[int]:
+        """The numbers taken, rising.
+
+        Raises:
+            StoreError: the listing failed.
+        """
+        return [int(PurePosixPath(name).name) for name in self._store.list("commits")]
+
+    def read(self, sequence: int) -> Commit | Epoch:
+        """The commit or epoch of a number.
+
+        Raises:
+            MissingObject: there is none.
+            DamagedCheckpoint: it is altered.
+            UnsupportedFormat: it was written in a newer format.
+            StoreError: it could not be read.
+        """
+        name = commit_name(sequence)
+        return parse_entry(self._store.get(name, LONGEST_COMMIT), sequence, f"{self._store.url}: {name}")
+
+    def history(self) -> History:
+        """All commits. One that retention removes meanwhile is left out.
+
+        Raises:
+            UnsupportedFormat: one was written in a newer format.
+            StoreError: the listing failed, or a commit could not be read.
+        """
+        sequences = self.sequences()
+        commits: list[Commit] = []
+        damaged: dict[int, DamagedCheckpoint] = {}
+        for sequence in sequences:
+            try:
+                entry = self.read(sequence)
+            except MissingObject:
+                continue
+            except DamagedCheckpoint as error:
+                damaged[sequence] = error
+            else:
+                commits += [entry] if isinstance(entry, Commit) else []
+        return History(self._store.url, tuple(commits), damaged, sequences[-1] if sequences else 0)
+
+    def holds(self, sequence: int) -> bool:
+        """Whether a number is taken.
+
+        Raises:
+            StoreError: the listing failed.
+        """
+        return sequence in self.sequences()

@@ -1,0 +1,18 @@
+"""What is saved and restored."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class State:
+    """The state of a run: dicts, lists and tuples of tensors, numbers, strings, booleans and None.
+
+    Args:
+        shared: The same on every rank; rank 0 writes it. Weights that `load_weights` shall find stand under `model`.
+        local: This rank's own.
+    """
+
+    shared: Mapping[str, Any]
+    local: Mapping[str, Any] = field(default_factory=dict)

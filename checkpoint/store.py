@@ -1,0 +1,213 @@
+"""A store: named, immutable objects at any fsspec URL."""
+
+import errno
+import hashlib
+import re
+from pathlib import Path
+from typing import Protocol
+
+from gradwire.checkpoint.errors import DamagedCheckpoint, MissingObject, StoreError, StoreFull, StoreUnavailable
+from gradwire.checkpoint.local import LocalObjects
+from gradwire.checkpoint.remote import RemoteObjects, offers_create
+from gradwire.checkpoint.retry import Retry
+
+FOLDERS = ("packs", "parts", "commits")
+_NAME = re.compile(r"(?:(?:packs|parts)/[0-9a-f]{64}|commits/[0-9]{20})")
+
+
+class Objects(Protocol):
+    """What a place for objects does; errors are OSErrors (or the client library's own)."""
+
+    def create(self, name: str, data: memoryview) -> None: ...
+    def replace(self, name: str, data: memoryview) -> None: ...
+    def size(self, name: str) -> int: ...
+    def read(self, name: str, length: int) -> bytes: ...
+    def names(self, folder: str) -> list[str]: ...
+    def remove(self, name: str) -> None: ...
+    def sweep(self, folder: str) -> None: ...
+
+
+class Store:
+    """Objects `packs/<sha256>`, `parts/<sha256>` and `commits/<20 digits>`; anything else at the URL is not seen.
+
+    Args:
+        url: Where the store is, for messages.
+        objects: The place for its objects.
+    """
+
+    def __init__(self, url: str, objects: Objects) -> None:
+        self.url = url
+        self._objects = objects
+
+    @classmethod
+    def open(cls, url: str, retry: Retry = Retry()) -> "Store":  # noqa: B008 - frozen
+        """The store at a local path or any fsspec URL. Reads and writes nothing yet.
+
+        Raises:
+            StoreError: no such protocol here, a remote path with `..`, or a file system without create-if-absent.
+        """
+        from fsspec.core import url_to_fs
+        from fsspec.implementations.local import LocalFileSystem
+
+        try:
+            filesystem, root = url_to_fs(url, use_listings_cache=False)
+        except (ImportError, ValueError) as error:
+            raise StoreError(f"{url}: {error}") from error
+        if isinstance(filesystem, LocalFileSystem):
+            return cls(url, LocalObjects(Path(root)))
+        if ".." in root.split("/"):
+            raise StoreError(f"{url}: a path with '..' is not followed in an object store; write it out")
+        if not offers_create(filesystem):
+            raise StoreError(
+                f"{url}: {type(filesystem).__name__} cannot create an object only if it is absent, which keeps two "
+                "writers apart; use a local path, s3://, gs:// or abfs://"
+            )
+        return cls(url, RemoteObjects(filesystem, root, retry))
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        """Create an object; False where the name is taken by other bytes (own bytes are a repeated request's success).
+
+        Raises:
+            StoreError, StoreFull, StoreUnavailable: it was not written, or that is not known.
+        """
+        view = memoryview(data)
+        try:
+            self._objects.create(_checked(name), view)
+        except FileExistsError:
+            return self._holds(name, view)
+        except Exception as error:
+            raise self._failure("write", name, error) from error
+        return True
+
+    def put_content(self, folder: str, data: bytes | memoryview, digest: str) -> bool:
+        """Store bytes under their SHA-256; whether they are new here. A damaged object of that name is replaced.
+
+        Raises:
+            StoreError, StoreFull, StoreUnavailable: it was not written, or that is not known.
+        """
+        name, view = _checked(f"{folder}/{digest}"), memoryview(data)
+        try:
+            self._objects.create(name, view)
+            return True
+        except FileExistsError:
+            pass
+        except Exception as error:
+            raise self._failure("write", name, error) from error
+        if not self._holds(name, view):
+            try:
+                self._objects.replace(name, view)
+            except Exception as error:
+                raise self._failure("write", name, error) from error
+        return False
+
+    def check_create(self, name: str, data: bytes) -> None:
+        """Prove that creating an existing object is refused here.
+
+        Args:
+            name: An object that exists.
+            data: Its bytes.
+
+        Raises:
+            StoreError: it was not refused: this place cannot keep two writers apart.
+        """
+        try:
+            self._objects.create(_checked(name), memoryview(data))
+        except FileExistsError:
+            return
+        except Exception as error:
+            raise self._failure("write", name, error) from error
+        raise StoreError(
+            f"{self.url} overwrites an object that it was told to create only if absent; two writers could destroy "
+            "each other's snapshots there. Use a local path or a store that honors conditional writes"
+        )
+
+    def get(self, name: str, limit: int) -> bytes:
+        """An object's bytes.
+
+        Raises:
+            MissingObject: it is not there.
+            DamagedCheckpoint: it is longer than `limit` bytes (nothing longer is read).
+            StoreError, StoreUnavailable: it could not be read.
+        """
+        try:
+            data = self._objects.read(_checked(name), limit + 1)
+        except FileNotFoundError as error:
+            raise MissingObject(f"{self.url}: {name} is missing") from error
+        except Exception as error:
+            raise self._failure("read", name, error) from error
+        if len(data) > limit:
+            raise DamagedCheckpoint(f"{self.url}: {name} is longer than the {limit} bytes it may have")
+        return data
+
+    def list(self, folder: str) -> list[str]:
+        """Names of the objects in a folder, sorted, as they are now; what is not an object of a store is left out.
+
+        Raises:
+            StoreError, StoreUnavailable: the listing failed. It never counts as empty.
+        """
+        try:
+            found = self._objects.names(folder)
+        except Exception as error:
+            raise self._failure("list", folder, error) from error
+        return sorted(name for last in found if _NAME.fullmatch(name := f"{folder}/{last}"))
+
+    def delete(self, name: str) -> None:
+        """Remove an object; one that is gone already is no error.
+
+        Raises:
+            StoreError, StoreUnavailable: it could not be removed.
+        """
+        try:
+            self._objects.remove(_checked(name))
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            raise self._failure("delete", name, error) from error
+
+    def sweep(self) -> None:
+        """Remove what killed writers left unfinished. Only a writer that has just taken over may do so.
+
+        Raises:
+            StoreError, StoreUnavailable: a leftover could not be removed.
+        """
+        for folder in FOLDERS:
+            try:
+                self._objects.sweep(folder)
+            except Exception as error:
+                raise self._failure("sweep", folder, error) from error
+
+    def _holds(self, name: str, data: memoryview) -> bool:
+        try:
+            present = self._objects.read(name, len(data) + 1)
+        except Exception as error:
+            raise self._failure("read", name, error) from error
+        return present == data
+
+    def _failure(self, action: str, name: str, error: Exception) -> StoreError:
+        number = error.errno if isinstance(error, OSError) else None
+        what = f"{self.url}: cannot {action} {name}: {error or type(error).__name__}"
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            return StoreFull(f"{what}. Free space there, or choose another URL")
+        if isinstance(error, PermissionError) or "Credentials" in type(error).__name__ or number == errno.EROFS:
+            return StoreError(
+                f"{what}. Check that you may read, write, list, link and delete there, and the credentials"
+            )
+        if isinstance(error, FileNotFoundError):
+            return StoreError(f"{what}. Check that the bucket or folder exists")
+        if isinstance(error, NotADirectoryError | IsADirectoryError):
+            return StoreError(f"{what}. A store needs a folder of its own")
+        if number == errno.ENOTSUP:
+            return StoreError(f"{what}. The file system must offer hard links")
+        return StoreUnavailable(what)
+
+
+def content_name(data: bytes | memoryview) -> str:
+    """The SHA-256 of bytes, in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def _checked(name: str) -> str:
+    """The name, if it is one of a store's objects: never absolute, never with `..`."""
+    if not _NAME.fullmatch(name):
+        raise DamagedCheckpoint(f"{name!r} is not the name of an object of a store")
+    return name

@@ -1,0 +1,161 @@
+"""A tree of tensors and plain values as JSON, and back.
+
+Plain JSON stands for itself: null, true, false, strings, whole numbers up to 2**53, lists. What JSON cannot say is an
+object with one key:
+
+    {"float": "0.1"}            shortest decimal that reads back to the same bits; "inf", "-inf", "nan"
+    {"int": "-0x1fffffffffffffff"}
+    {"tuple": [node, …]}
+    {"dict": [[key, node], …]}  in order; keys are strings or whole numbers
+    {"tensor": index}           into the part's list of tensors
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from gradwire.checkpoint.errors import DamagedCheckpoint, UnsupportedState
+
+DEEPEST = 64
+_EXACT = 2**53
+
+
+def encode(tree: Any, store_tensor: Callable[[str, Tensor], int], path: str) -> Any:
+    """The tree as JSON values.
+
+    Args:
+        tree: Dicts, lists and tuples of tensors, numbers, strings, booleans and None.
+        store_tensor: Called with each tensor's path; returns the index that stands for it.
+        path: Name of the tree, for messages.
+
+    Raises:
+        UnsupportedState: something else is in it, named by its path.
+    """
+    return _encode(tree, store_tensor, path, 0)
+
+
+def _encode(node: Any, store_tensor: Callable[[str, Tensor], int], path: str, depth: int) -> Any:
+    if depth > DEEPEST:
+        raise UnsupportedState(f"{path[:200]} is nested more than {DEEPEST} levels deep")
+    if isinstance(node, Tensor):
+        return {"tensor": store_tensor(path, node)}
+    if isinstance(node, Mapping):
+        return {
+            "dict": [
+                [_encode_key(key, path), _encode(value, store_tensor, f"{path}.{key}", depth + 1)]
+                for key, value in node.items()
+            ]
+        }
+    if isinstance(node, list | tuple):
+        values = [_encode(value, store_tensor, f"{path}[{index}]", depth + 1) for index, value in enumerate(node)]
+        return values if isinstance(node, list) else {"tuple": values}
+    return encode_scalar(node, path)
+
+
+def encode_scalar(value: Any, path: str) -> Any:
+    """A number, string, boolean or None as JSON values.
+
+    Raises:
+        UnsupportedState: it is something else.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int):
+        return int(value) if -_EXACT <= value <= _EXACT else {"int": hex(value)}
+    if isinstance(value, float):
+        return {"float": repr(float(value))}
+    raise UnsupportedState(
+        f"{path} is a {type(value).__module__}.{type(value).__qualname__}, which a checkpoint cannot hold: it takes "
+        "tensors, numbers, strings, booleans, None, and dicts, lists and tuples of them (nothing is pickled)"
+    )
+
+
+def _encode_key(key: Any, path: str) -> str | int:
+    if isinstance(key, str):
+        return str(key)
+    if isinstance(key, int) and not isinstance(key, bool) and -_EXACT <= key <= _EXACT:
+        return int(key)
+    raise UnsupportedState(f"{path} has the key {key!r}: keys must be strings or whole numbers")
+
+
+def decode(node: Any, tensor: Callable[[int], Tensor], where: str) -> Any:
+    """The tree that `node` stands for.
+
+    Args:
+        node: JSON values.
+        tensor: The tensor of an index.
+        where: What is read, for messages.
+
+    Raises:
+        DamagedCheckpoint: the node is not one that `encode` makes.
+    """
+    return _decode(node, tensor, where, 0)
+
+
+def _decode(node: Any, tensor: Callable[[int], Tensor], where: str, depth: int) -> Any:
+    if depth > DEEPEST:
+        raise DamagedCheckpoint(f"{where} is nested more than {DEEPEST} levels deep")
+    if isinstance(node, list):
+        return [_decode(value, tensor, where, depth + 1) for value in node]
+    if not isinstance(node, dict) or len(node) != 1:
+        return decode_scalar(node, where)
+    kind, value = next(iter(node.items()))
+    if kind == "tensor" and type(value) is int:
+        return tensor(value)
+    if kind == "tuple" and isinstance(value, list):
+        return tuple(_decode(entry, tensor, where, depth + 1) for entry in value)
+    if kind == "dict" and isinstance(value, list):
+        return {key: _decode(entry, tensor, where, depth + 1) for key, entry in _pairs(value, where)}
+    return decode_scalar(node, where)
+
+
+def _pairs(entries: list[Any], where: str) -> list[tuple[str | int, Any]]:
+    pairs = []
+    for entry in entries:
+        if not isinstance(entry, list) or len(entry) != 2 or type(entry[0]) not in (str, int):
+            raise DamagedCheckpoint(f"{where}: {str(entry)[:80]} is not an entry of a dict")
+        pairs.append((entry[0], entry[1]))
+    if len({key for key, _ in pairs}) != len(pairs):
+        raise DamagedCheckpoint(f"{where}: a key stands twice in a dict")
+    return pairs
+
+
+def decode_scalar(node: Any, where: str) -> Any:
+    """The number, string, boolean or None that `node` stands for.
+
+    Raises:
+        DamagedCheckpoint: it is none that `encode_scalar` makes.
+    """
+    if node is None or isinstance(node, bool | str):
+        return node
+    if type(node) is int and -_EXACT <= node <= _EXACT:
+        return node
+    if isinstance(node, dict) and len(node) == 1:
+        kind, text = next(iter(node.items()))
+        if isinstance(text, str) and kind in ("float", "int"):
+            return _number(kind, text, where)
+    raise DamagedCheckpoint(f"{where}: {str(node)[:80]} is not a value")
+
+
+def _number(kind: str, text: str, where: str) -> int | float:
+    try:
+        value: int | float = float(text) if kind == "float" else int(text, 16)
+    except ValueError as error:
+        raise DamagedCheckpoint(f"{where}: {text[:80]!r} is not a number") from error
+    if (repr(value) if isinstance(value, float) else hex(value)) != text:
+        raise DamagedCheckpoint(f"{where}: {text[:80]!r} is not how that number is written")
+    return value
+
+
+def subtree(node: Any, key: str, where: str) -> Any:
+    """The node under a key of a dict's node, or None where it has no such key.
+
+    Raises:
+        DamagedCheckpoint: the node is no dict.
+    """
+    if not isinstance(node, dict) or not isinstance(node.get("dict"), list):
+        raise DamagedCheckpoint(f"{where} is not a dict")
+    return dict(_pairs(node["dict"], where)).get(key)

@@ -1,0 +1,56 @@
+"""Weights alone, without the rest of a run's state."""
+
+import os
+from typing import Any
+
+from torch import Tensor
+
+from gradwire.checkpoint import tree
+from gradwire.checkpoint.commit import Commit
+from gradwire.checkpoint.commits import CommitLog
+from gradwire.checkpoint.errors import NoCheckpoint, UnsupportedState
+from gradwire.checkpoint.ranks import Ranks
+from gradwire.checkpoint.restoring import Restorer
+from gradwire.checkpoint.snapshot import load_tree, read_part
+from gradwire.checkpoint.store import Store
+
+_MODEL = "model"
+
+
+def load_weights(url_or_dir: str | os.PathLike[str], update: int | None = None) -> tuple[dict[str, Tensor], Commit]:
+    """The tensors that a snapshot holds under `model` of its shared state, by name; nothing else is read.
+
+    Args:
+        url_or_dir: A store, or a run directory with one in `checkpoints`.
+        update: Which snapshot; None for the newest whole one.
+
+    Raises:
+        NoCheckpoint: there is no snapshot, or none of that update.
+        DamagedCheckpoint: it is damaged, or all are.
+        UnsupportedState: it has no `model`.
+        StoreError: the store cannot be read.
+    """
+    store = _store_at(os.fspath(url_or_dir))
+    restorer = Restorer(store, Ranks(None))
+    return restorer.restore("latest" if update is None else update, lambda commit: _weights(store, commit))
+
+
+def _store_at(url: str) -> Store:
+    below = f"{url.rstrip('/')}/checkpoints"
+    for candidate in (url, below):
+        store = Store.open(candidate)
+        if CommitLog(store).sequences():
+            return store
+    raise NoCheckpoint(f"neither {url} nor {below} holds a snapshot")
+
+
+def _weights(store: Store, commit: Commit) -> dict[str, Tensor]:
+    part = read_part(store, commit.parts[0])
+    where = f"{store.url}: update {commit.update}"
+    node = tree.subtree(part.shared, _MODEL, where)
+    if node is None:
+        raise UnsupportedState(f"{where} has no {_MODEL!r}; it has {', '.join(commit.captured['shared'])}")
+    model: Any = load_tree(store, part, node, f"{where}, {_MODEL}")
+    if not isinstance(model, dict):
+        raise UnsupportedState(f"{where}: {_MODEL!r} is not a dict of tensors by name")
+    return {str(name): value for name, value in model.items() if isinstance(value, Tensor)}
