@@ -34,7 +34,7 @@ class Plan:
 
     Neither depends on the number of calls, of ranks or of accumulated micro-batches, so a resumed or resized run sees
     the same values at the same clock. Every batch is a whole number of granules except the last, which takes what
-    remains: the batches sum to `total_samples`.
+    remains, and is scaled as the batch that it is: the batches sum to `total_samples`.
 
     Args:
         lr: Peak learning rate, or one multiplied with a schedule: `3e-4 * Warmup("10%").then(Cosine())`.

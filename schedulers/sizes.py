@@ -33,7 +33,7 @@ def follow(schedule: Schedule, run_length: Duration, horizon: Horizon) -> Sizes:
 
     A length in updates is the sum of so many batches. Where these depend on the length of the run (per cents), the
     longest run is taken whose batches still reach its end, found by search; it differs from the sum of its batches by
-    less than one batch.
+    about one batch at most, and the sum is what counts.
 
     Args:
         schedule: The batch-size schedule.
@@ -48,9 +48,10 @@ def follow(schedule: Schedule, run_length: Duration, horizon: Horizon) -> Sizes:
             f"a run cannot be {run_length} of itself: give its length in samples, tokens, updates or epochs"
         )
     if run_length.unit != "updates":
-        horizon = replace(horizon, total=_not_empty(horizon.to_samples(run_length), run_length))
-        return _followed(schedule, horizon, samples=horizon.total)
-    _not_empty(run_length.amount, run_length)
+        total = horizon.to_samples(run_length)
+        _refuse_empty(total, run_length)
+        return _followed(schedule, replace(horizon, total=total), samples=total)
+    _refuse_empty(run_length.amount, run_length)
 
     def of(total: int) -> Sizes:
         return _followed(schedule, replace(horizon, total=total), updates=run_length.amount)
@@ -87,7 +88,6 @@ def _size_at(schedule: Schedule, horizon: Horizon, samples: int) -> int:
     return whole_batch(schedule.value(Progress(samples, samples, horizon.total, horizon)), horizon.granule)
 
 
-def _not_empty(amount: float, run_length: Duration) -> int:
-    if amount <= 0:
-        raise PlanError(f"a run of '{run_length}' has no samples: give it a longer run_length")
-    return int(amount)
+def _refuse_empty(amount: float, run_length: Duration) -> None:
+    if amount < 1:
+        raise PlanError(f"a run of '{run_length}' is less than one sample or update: give it a longer run_length")

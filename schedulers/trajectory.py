@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 def whole_batch(size: float, granule: int) -> int:
-    """A batch size rounded to whole granules, at least one."""
+    """A batch size rounded to whole granules (halves to the even count), at least one."""
     return max(granule, granule * round(size / granule))
 
 
