@@ -1,0 +1,116 @@
+"""Real launches of program.py, in directories of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+PROGRAM = Path(__file__).with_name("program.py")
+LAUNCH = {
+    "processes": 2,
+    "hosts": 1,
+    "endpoint": None,
+    "restarts": 0,
+    "grace": "60 seconds",
+    "watchdog": "5 minutes",
+    "device": "cpu",
+}
+INHERITED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "GRADWIRE_CONTROLLER", "OMP_NUM_THREADS")
+
+
+class Command:
+    """One running command, with what it printed so far."""
+
+    def __init__(self, arguments: list[str], directory: Path, environ: dict[str, str]) -> None:
+        directory.mkdir(exist_ok=True)
+        self.directory = directory
+        self._out = (directory / "out.txt").open("w")
+        self._err = (directory / "err.txt").open("w")
+        self.process = subprocess.Popen(arguments, cwd=directory, env=environ, stdout=self._out, stderr=self._err)
+
+    @property
+    def out(self) -> str:
+        return (self.directory / "out.txt").read_text()
+
+    @property
+    def err(self) -> str:
+        return (self.directory / "err.txt").read_text()
+
+    def wait(self, seconds: float = 120) -> int:
+        return self.process.wait(seconds)
+
+    def wait_for(self, text: str, seconds: float = 60) -> None:
+        """Wait until the screen shows a text."""
+        deadline = time.monotonic() + seconds
+        while text not in self.out:
+            assert time.monotonic() < deadline and self.process.poll() is None, f"{text!r} not in {self.out}{self.err}"
+            time.sleep(0.05)
+
+    def workers(self) -> list[psutil.Process]:
+        return [each for each in psutil.Process(self.process.pid).children(recursive=True) if is_worker(each)]
+
+    @property
+    def run_dir(self) -> Path:
+        (found,) = (self.directory / "runs").iterdir()
+        return found
+
+    @property
+    def status(self) -> dict[str, Any]:
+        record: dict[str, Any] = json.loads((self.run_dir / "status.json").read_text())
+        return record
+
+    def log(self, rank: int) -> str:
+        return (self.run_dir / "logs" / f"rank-{rank}.log").read_text()
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever the test did."""
+        if self.process.poll() is None:
+            children = psutil.Process(self.process.pid).children(recursive=True)
+            self.process.kill()
+            self.process.wait()
+            for child in children:
+                if child.is_running():
+                    child.send_signal(signal.SIGKILL)
+        self._out.close()
+        self._err.close()
+
+
+def is_worker(process: psutil.Process) -> bool:
+    try:
+        return "--job" in process.cmdline()
+    except psutil.Error:
+        return False
+
+
+def job(updates: int = 5, plan: dict[str, str] | None = None, launch: dict[str, Any] | None = None, **more: Any) -> str:
+    config = {"run": {"name": "test", "dir": None}, "launch": LAUNCH | (launch or {}), "updates": updates}
+    return json.dumps(config | {"plan": plan or {}} | more)
+
+
+Start = Callable[..., Command]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start the command: `start(updates=…, plan={…}, launch={…})`; `outer` puts another launcher before it."""
+    commands: list[Command] = []
+
+    def run(
+        outer: tuple[str, ...] = (sys.executable,), where: str = ".", env: dict[str, str] | None = None, **config: Any
+    ) -> Command:
+        environ = {name: value for name, value in os.environ.items() if name not in INHERITED} | (env or {})
+        arguments = [*outer, str(PROGRAM), "command", job(**config), "an=override"]
+        commands.append(Command(arguments, tmp_path / where, environ))
+        return commands[-1]
+
+    yield run
+    for command in commands:
+        command.end()

@@ -1,0 +1,101 @@
+"""The same command under torchrun, and on several hosts."""
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+TORCHRUN = (str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2")
+
+
+def free_endpoint() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def two_hosts(start, **config):
+    """Two controllers on this machine that take themselves for two hosts."""
+    config["launch"] = {"hosts": 2, "endpoint": free_endpoint(), "processes": 1} | config.get("launch", {})
+    first = start(where="first", **config)
+    return first, start(where="second", **config)
+
+
+def serving(*commands):
+    """The host that created the run directory, and the other one."""
+    return sorted(commands, key=lambda command: not (command.directory / "runs").exists())
+
+
+def test_under_torchrun_the_command_becomes_the_worker(start):
+    command = start(outer=TORCHRUN)
+    assert command.wait() == 0
+    assert "rank 0: update 4" in command.out and "rank 1: update" not in command.out
+    assert "update 4" in command.log(1) and command.status["status"] == "done"
+    assert f"gradwire resume runs/{command.run_dir.name}" in command.out
+
+
+def test_under_torchrun_the_first_failing_rank_shows_its_traceback(start):
+    command = start(outer=TORCHRUN, plan={"1:2": "raise"})
+    assert command.wait() == 1
+    assert "rank 1 failed" in command.err and "rank 0 failed" not in command.err
+    assert command.status["status"] == "failed"
+
+
+def test_under_torchrun_a_mistake_is_said_once(start):
+    command = start(outer=TORCHRUN, mistake=True)
+    assert command.wait() == 1
+    assert [line for line in command.err.splitlines() if line == "a planted mistake"] == ["a planted mistake"]
+    assert not (command.directory / "runs").exists()
+
+
+def test_the_directory_records_75_under_torchrun(start):
+    command = start(outer=TORCHRUN, updates=1000, pause=0.05)
+    command.wait_for("update 2")
+    command.process.terminate()
+    assert command.wait() != 0
+    assert command.status["status"] == "preempted" and command.status["exit_code"] == 75
+
+
+def test_two_hosts_train_together(start):
+    commands = two_hosts(start)
+    assert [command.wait() for command in commands] == [0, 0]
+    host, other = serving(*commands)
+    assert "update 4" in host.log(0) and "update 4" in host.log(1)
+    assert "rank 0: update 4" in host.out and "rank" not in other.out.replace("rank-0.log", "")
+
+
+def test_rank_0s_configuration_counts_on_all_hosts(start):
+    launch = {"hosts": 2, "endpoint": free_endpoint(), "processes": 1}
+    commands = start(where="first", launch=launch, updates=3), start(where="second", launch=launch, updates=7)
+    assert [command.wait() for command in commands] == [0, 0]
+    host, _ = serving(*commands)
+    assert host.log(0).count("update") == host.log(1).count("update")
+
+
+def test_an_exception_on_one_host_ends_both_and_is_shown_on_both(start):
+    commands = two_hosts(start, plan={"1:2": "raise"}, launch={"restarts": 2})
+    assert [command.wait() for command in commands] == [1, 1]
+    assert all("rank 1 failed" in command.err and "ZeroDivisionError" in command.err for command in commands)
+
+
+def test_a_rank_killed_on_one_host_is_restarted_on_both(start):
+    commands = two_hosts(start, plan={"1:2": "kill"}, launch={"restarts": 1})
+    assert [command.wait() for command in commands] == [0, 0]
+    host, _ = serving(*commands)
+    assert "restore latest-if-any" in host.log(0) and "restore latest-if-any" in host.log(1)
+
+
+def test_a_signal_to_one_host_stops_both_with_75(start):
+    commands = two_hosts(start, updates=1000, pause=0.05)
+    while not any("update 2" in command.out for command in commands):
+        assert all(command.process.poll() is None for command in commands)
+    commands[1].process.terminate()
+    assert [command.wait() for command in commands] == [75, 75]
+
+
+def test_hosts_without_an_endpoint_are_refused(start):
+    command = start(launch={"hosts": 2})
+    assert command.wait() == 2
+    assert "launch.endpoint=host:port" in command.err

@@ -1,0 +1,146 @@
+"""The command `gradwire`. It answers --help without torch; each command imports what it needs."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from gradwire.trainer.config import Composed, Valid
+    from gradwire.trainer.launch.job import Job
+
+app = typer.Typer(
+    name="gradwire",
+    help="Train PyTorch models on the machines and networks people actually have.",
+    epilog="Overrides follow Hydra's grammar: optimizer.lr=1e-3 data=text +callbacks.mine=… ~clip. "
+    "Exit codes: 0 done, 1 failed, 2 command or config wrong, 3 checkpoint damaged or missing, "
+    "75 preempted and saved: run `gradwire resume`.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Overrides = Annotated[list[str] | None, typer.Argument(help="Overrides: key=value, group=option, +new=value, ~key.")]
+ConfigDir = Annotated[Path | None, typer.Option(help="A folder of your own YAML, searched before gradwire's.")]
+Run = Annotated[str, typer.Argument(help="A run directory, or its name under runs/; RUN@UPDATE for one checkpoint.")]
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app(prog_name="gradwire")
+
+
+@app.command()
+def train(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
+    """Train: compose the configuration, check all of it, start the workers."""
+    _start(lambda: _new_job(overrides or [], config_dir))
+
+
+@app.command()
+def resume(run: Run, overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
+    """Continue a run from its newest whole checkpoint, or from RUN@UPDATE."""
+    _start(lambda: _stored_job("train", run, overrides or [], config_dir))
+
+
+@app.command()
+def evaluate(run: Run, overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
+    """Evaluate a run's newest checkpoint, or RUN@UPDATE, on its own data or any other (data=…)."""
+    _start(lambda: _stored_job("evaluate", run, overrides or [], config_dir))
+
+
+@app.command()
+def config(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
+    """Print the composed configuration: what each key means and where its value came from."""
+    with _friendly():
+        from gradwire.trainer.config import compose, describe
+
+        typer.echo(describe(_checked(compose(overrides or [], config_dir))), nl=False)
+
+
+@app.command()
+def tokenize(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A file, glob or URL of text.")],
+    destination: Annotated[str, typer.Argument(metavar="DST", help="The token file to write.")],
+    tokenizer: Annotated[str | None, typer.Option(help="A Hugging Face tokenizer; bytes if not given.")] = None,
+) -> None:
+    """Turn text into a token file for data=tokens."""
+    with _friendly():
+        from gradwire.trainer.data.tokenize import tokenize as write
+
+        write(source, destination, tokenizer)
+
+
+def _new_job(overrides: list[str], config_dir: Path | None) -> "Job":
+    from gradwire.trainer.config import compose
+    from gradwire.trainer.launch.job import Job
+
+    valid = _checked(compose(overrides, config_dir))
+    return Job(valid.config, allow=valid.allow_targets, overrides=tuple(overrides))
+
+
+def _stored_job(mode: str, run: str, overrides: list[str], config_dir: Path | None) -> "Job":
+    from gradwire.trainer.config import load_resolved
+    from gradwire.trainer.launch.job import Job
+    from gradwire.trainer.launch.run_directory import CONFIG, RunReference
+
+    reference = RunReference.parse(run)
+    valid = _checked(load_resolved(reference.directory / CONFIG, overrides, config_dir))
+    return Job(
+        valid.config,
+        mode=mode,
+        restore="latest" if reference.update is None else str(reference.update),
+        allow=valid.allow_targets,
+        overrides=tuple(overrides),
+        run_dir=reference.directory,
+    )
+
+
+def _checked(composed: "Composed") -> "Valid":
+    """The configuration if it can be used, after what the user should know was said.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    from gradwire.trainer.config import validate
+
+    valid = validate(composed)
+    for note in valid.notes:
+        typer.echo(note, err=True)
+    return valid
+
+
+def _start(prepare: "Callable[[], Job]") -> None:
+    """Run a job; ends the process with its exit code."""
+    with _friendly():
+        from gradwire.trainer.launch.start import start
+
+        raise typer.Exit(start(prepare))
+
+
+@contextmanager
+def _friendly() -> Iterator[None]:
+    """Turn the errors that a user can make into a message and an exit code; others are bugs and keep their trace."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _refuse(f"{error.strerror}: {error.filename}", 2)
+    except Exception as error:
+        from gradwire.trainer.launch.failure import exit_code_of, is_own
+
+        if not is_own(error):
+            raise
+        _refuse(str(error), int(exit_code_of(error, otherwise=2)))
+
+
+def _refuse(message: str, code: int) -> None:
+    sys.stdout.flush()
+    typer.echo(message, err=True)
+    raise typer.Exit(code)

@@ -1,0 +1,150 @@
+"""What a worker knows of its place in the run, and the process groups that tie it to the other ranks."""
+
+import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from gradwire.trainer.launch.environment import Place
+from gradwire.trainer.launch.errors import PlacementError
+from gradwire.trainer.launch.job import Job
+from gradwire.trainer.launch.signals import StopRequest
+from gradwire.trainer.launch.watchdog import Watchdog
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """A rank's place, handed to whatever trains.
+
+    Attributes:
+        rank, world_size: Among all workers.
+        local_rank, local_world_size: Among the workers of this host.
+        device: The device of this rank.
+        run_dir: The run directory (on this host; hosts need no shared disk).
+        store: Key-value store that all ranks share, empty at every restart.
+        control: A gloo group of all ranks for flags and small host-side messages, apart from the gradients' group.
+        stop: Set when somebody asked to stop: agree on it, save, return `ExitCode.PREEMPTED`.
+        watchdog: To be told of each phase.
+        mode: `train` or `evaluate`.
+        restore: Checkpoint to start from: `latest`, `latest-if-any`, an update as text, or None.
+        allow: Module prefixes that the user allows as targets.
+        screen: The terminal's error stream as it was before output went to the log.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    device: torch.device
+    run_dir: Path
+    store: Store
+    control: dist.ProcessGroup
+    stop: StopRequest
+    watchdog: Watchdog
+    mode: str
+    restore: str | None
+    allow: tuple[str, ...]
+    screen: TextIO
+
+
+def open_store(place: Place, timeout: datetime.timedelta) -> Store:
+    """Connect to the store of this run: the controller's, torchrun's, or one that rank 0 serves."""
+    url = f"tcp://{place.address}:{place.port}"
+    store: Store
+    store, _, _ = next(rendezvous(url, place.rank, place.world_size, timeout=timeout))
+    return store
+
+
+def own_connection(store: Store) -> Store:
+    """The same store over a connection of its own: a call that blocks on one does not hold up the other."""
+    connection: Store = store.clone()  # type: ignore[attr-defined]  # missing in torch's stubs
+    return connection
+
+
+def attempt_store(store: Store, place: Place) -> Store:
+    """The part of the store that belongs to this attempt: after a restart it is empty again."""
+    return PrefixStore(f"gradwire/attempt-{place.restart}", store)
+
+
+def choose_device(wanted: str, local_rank: int) -> torch.device:
+    """The device of a rank: `auto` takes the GPU with its local rank where there are GPUs.
+
+    Raises:
+        PlacementError: cuda is asked for and this host has no GPU for the rank.
+    """
+    available = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if wanted == "cpu" or (wanted == "auto" and available == 0):
+        return torch.device("cpu")
+    if local_rank >= available:
+        raise PlacementError(
+            f"launch.device={wanted}: local rank {local_rank} finds no GPU of its own, {available} on this host. "
+            f"Set launch.processes={available} or launch.device=cpu."
+        )
+    return torch.device("cuda", local_rank)
+
+
+@contextmanager
+def process_groups(
+    store: Store, place: Place, device: torch.device, timeout: datetime.timedelta
+) -> Iterator[dist.ProcessGroup]:
+    """Open torch's default group (nccl beside gloo on GPUs) and the control group, which is handed out.
+
+    The groups are torn down only in good order; after an error the process leaves without them.
+    """
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+        store=PrefixStore("group", store),
+        rank=place.rank,
+        world_size=place.world_size,
+        timeout=timeout,
+    )
+    control = dist.new_group(backend="gloo", timeout=timeout)
+    assert control is not None
+    yield control
+    dist.barrier(group=control)
+    dist.destroy_process_group()
+
+
+def group_timeout(watchdog: float | None) -> datetime.timedelta:
+    """Longer than the watchdog's patience: it names the rank that hangs before a collective gives up."""
+    return datetime.timedelta(seconds=max(1800.0, 2 * watchdog + 60) if watchdog else 1800.0)
+
+
+def worker_context(
+    place: Place,
+    job: Job,
+    device: torch.device,
+    store: Store,
+    control: dist.ProcessGroup,
+    stop: StopRequest,
+    watchdog: Watchdog,
+    screen: TextIO,
+) -> WorkerContext:
+    """Put a rank's context together; a restarted training goes on from the newest checkpoint."""
+    assert job.run_dir is not None
+    return WorkerContext(
+        rank=place.rank,
+        world_size=place.world_size,
+        local_rank=place.local_rank,
+        local_world_size=place.local_world_size,
+        device=device,
+        run_dir=job.run_dir,
+        store=store,
+        control=control,
+        stop=stop,
+        watchdog=watchdog,
+        mode=job.mode,
+        restore="latest-if-any" if place.restart and job.mode == "train" else job.restore,
+        allow=job.allow,
+        screen=screen,
+    )

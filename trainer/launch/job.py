@@ -1,0 +1,46 @@
+"""What is to be done: one record that goes from the command to every rank, as JSON."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Job:
+    """A composed and validated command.
+
+    Attributes:
+        config: The resolved configuration: plain dicts, lists and scalars.
+        mode: `train` or `evaluate`.
+        restore: Checkpoint to start from: `latest`, an update, `latest-if-any`, or None for a fresh start.
+        allow: Module prefixes that this command's user allows as targets, beside the built-in ones.
+        overrides: The overrides as typed.
+        run_dir: Absolute run directory, or None while it has still to be created.
+    """
+
+    config: Mapping[str, Any]
+    mode: str = "train"
+    restore: str | None = None
+    allow: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    run_dir: Path | None = None
+
+    def at(self, run_dir: Path) -> "Job":
+        """The same job in a run directory that exists."""
+        return replace(self, run_dir=run_dir)
+
+    def to_json(self) -> str:
+        """The record as one line of JSON."""
+        fields = {**self.__dict__, "run_dir": None if self.run_dir is None else str(self.run_dir)}
+        return json.dumps(fields)
+
+    @staticmethod
+    def from_json(text: str) -> "Job":
+        """The record that `to_json` wrote."""
+        fields = json.loads(text)
+        for name in ("allow", "overrides"):
+            fields[name] = tuple(fields[name])
+        fields["run_dir"] = None if fields["run_dir"] is None else Path(fields["run_dir"])
+        return Job(**fields)

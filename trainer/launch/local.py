@@ -1,0 +1,189 @@
+"""The controller of one host: starts its workers through torch elastic's agent and reports how the run went."""
+
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradwire.trainer.launch import run_directory
+from gradwire.trainer.launch.environment import CONTROLLER, Controller, cores, set_threads
+from gradwire.trainer.launch.errors import LaunchError, PlacementError
+from gradwire.trainer.launch.job import Job
+from gradwire.trainer.launch.logs import log_file, tail
+from gradwire.trainer.launch.signals import ControllerSignals
+
+WORKER = ("-m", "gradwire.trainer.worker")
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """What this host contributes to the run.
+
+    Attributes:
+        processes: Workers on this host.
+        hosts: Number of hosts.
+        host: Index of this host, or None: order of arrival.
+        endpoint: Where the hosts meet, or None for a single host.
+        restarts: How often the workers are restarted after one was killed or lost.
+        grace: Seconds that they have to save after a signal.
+    """
+
+    processes: int
+    hosts: int
+    host: int | None
+    endpoint: str | None
+    restarts: int
+    grace: float
+
+
+def plan(launch: Mapping[str, Any], controller: Controller) -> HostPlan:
+    """This host's plan from the `launch` section and what an outer launcher says.
+
+    Raises:
+        PlacementError: several hosts without an endpoint.
+    """
+    from gradwire.schedulers import Duration
+
+    hosts = controller.hosts or launch["hosts"]
+    endpoint = launch["endpoint"] or controller.endpoint
+    if hosts > 1 and not endpoint:
+        raise PlacementError(
+            f"launch.hosts={hosts} needs launch.endpoint=host:port: the host of that name serves it, and every host "
+            "runs the same command."
+        )
+    grace = Duration.parse(launch["grace"]).seconds
+    assert grace is not None
+    return HostPlan(
+        processes=count_processes(launch["processes"], launch["device"]),
+        hosts=hosts,
+        host=controller.host,
+        endpoint=endpoint if hosts > 1 else None,
+        restarts=launch["restarts"],
+        grace=grace,
+    )
+
+
+def count_processes(wanted: int | str, device: str) -> int:
+    """The workers of one host: `auto` is one for each GPU, or two on a host without GPUs (one if it has one core)."""
+    if wanted != "auto":
+        return int(wanted)
+    if device != "cpu":
+        import torch
+
+        if torch.cuda.is_available() and torch.cuda.device_count() > 0:
+            return torch.cuda.device_count()
+    return min(2, cores())
+
+
+def launch(job: Job, controller: Controller, signals: ControllerSignals, program: tuple[str, ...] = WORKER) -> int:
+    """Run a job on this host's workers and say how it went.
+
+    Args:
+        job: The composed and validated job.
+        controller: What an outer launcher says about this host.
+        signals: What this process is told, installed already.
+        program: The workers' program, as Python's own arguments.
+
+    Returns:
+        The exit code of the command.
+
+    Raises:
+        LaunchError: the run cannot start.
+    """
+    host = plan(job.config["launch"], controller)
+    if host.hosts == 1 and job.run_dir is None:
+        job = job.at(run_directory.create(job.config, job.overrides))
+    release = _open(job)
+    try:
+        code, run_dir = _run(job, host, signals, program)
+    except LaunchError as error:
+        if job.run_dir is not None and job.mode == "train":
+            run_directory.write_status(job.run_dir, run_directory.status_of(error.exit_code), error.exit_code)
+        raise
+    finally:
+        release()
+    _close(job, run_dir, code)
+    return code
+
+
+def _open(job: Job) -> Callable[[], None]:
+    """Claim the run directory, where it is known already."""
+    if job.run_dir is None or job.mode != "train":
+        return lambda: None
+    release = run_directory.hold(job.run_dir)
+    run_directory.write_config(job.run_dir, job.config, job.overrides if job.restore else ())
+    run_directory.write_status(job.run_dir, "running")
+    _say(f"run       {job.run_dir}")
+    return release
+
+
+def _close(job: Job, run_dir: Path | None, code: int) -> None:
+    if run_dir is None:
+        return
+    if job.mode == "train":
+        run_directory.write_status(run_dir, run_directory.status_of(code), code)
+    for line in run_directory.closing_lines(run_dir, code):
+        _say(line)
+
+
+def _run(job: Job, host: HostPlan, signals: ControllerSignals, program: tuple[str, ...]) -> tuple[int, Path | None]:
+    """Meet the other hosts, run the agent, show the first failure."""
+    from torch.distributed.elastic.agent.server.api import WorkerSpec
+
+    from gradwire.trainer.launch.agent import Agent
+    from gradwire.trainer.launch.rendezvous import Meeting
+    from gradwire.trainer.worker import RUN_DIR_KEY
+
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
+    _prepare_environment(host)
+    meeting = Meeting(host.endpoint, host.hosts, host.host)
+
+    def run_dir() -> Path | None:
+        return job.run_dir or (
+            Path(meeting.store.get(RUN_DIR_KEY).decode()) if meeting.store.check([RUN_DIR_KEY]) else None
+        )
+
+    def log_tail(rank: int) -> str:
+        directory = run_dir()
+        return "" if directory is None else tail(log_file(directory, rank, job.mode))
+
+    with tempfile.TemporaryDirectory(prefix="gradwire-") as session:
+        path = Path(session) / "job.json"
+        path.write_text(job.to_json())
+        spec = WorkerSpec(
+            role="worker",
+            local_world_size=host.processes,
+            rdzv_handler=meeting,
+            entrypoint=sys.executable,
+            args=(*program, "--job", str(path)),
+            max_restarts=host.restarts,
+            monitor_interval=0.1,
+        )
+        agent = Agent(spec, meeting, session, signals, host.grace, log_tail, _say)
+        agent.run()
+        directory = run_dir()
+        meeting.leave(patience=15.0)
+    if agent.outcome.failure is not None:
+        sys.stderr.write(f"\n{agent.outcome.failure.render()}\n\n")
+    return agent.outcome.exit_code, directory
+
+
+def _prepare_environment(host: HostPlan) -> None:
+    """What the workers inherit: their controller, their share of the cores, the network interface."""
+    from gradwire.trainer.launch.rendezvous import interface_towards, parse_endpoint
+
+    os.environ[CONTROLLER] = str(os.getpid())
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"  # torch's agent leaves the other signals to ours
+    set_threads(os.environ, host.processes)
+    address = parse_endpoint(host.endpoint)[0] if host.endpoint else "127.0.0.1"
+    if (interface := interface_towards(address)) is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

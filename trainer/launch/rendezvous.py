@@ -1,0 +1,186 @@
+"""How the hosts of a run meet: at one store, which the host that `launch.endpoint` names serves."""
+
+import json
+import socket
+import time
+from datetime import timedelta
+from typing import Any
+
+import psutil
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+
+from gradwire.trainer.launch.errors import HostLostError, PlacementError
+
+_POLL = 0.1
+_ARRIVAL = 900.0  # seconds that the hosts wait for each other at the start
+_RETURN = 120.0  # seconds that they wait for each other before a restart
+_STORE_TIMEOUT = timedelta(seconds=60)
+
+
+def parse_endpoint(text: str) -> tuple[str, int]:
+    """Split `host:port` (an IPv6 address in brackets).
+
+    Raises:
+        PlacementError: it is not of that form.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise PlacementError(f"launch.endpoint must read host:port with a port from 1 to 65535, found {text!r}.")
+    return host.strip("[]"), int(port)
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a host name or address is one of this machine's."""
+    try:
+        wanted = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    own = {address.address.partition("%")[0] for each in psutil.net_if_addrs().values() for address in each}
+    return bool(wanted & own)
+
+
+def interface_towards(host: str) -> str | None:
+    """The network interface through which this machine reaches a host, or None if that cannot be told."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)
+            own = probe.getsockname()[0]
+    except OSError:
+        return None
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address.partition("%")[0] == own for address in addresses):
+            return str(name)
+    return None
+
+
+class Meeting(RendezvousHandler):
+    """A fixed set of hosts that meet at one store, at the start and again before every restart.
+
+    Torch's own dynamic rendezvous unpickles what it finds in the store; here the store holds JSON and numbers only.
+
+    Args:
+        endpoint: `host:port` of the store, or None for a run on this host alone.
+        hosts: Number of hosts.
+        host: Index of this host; None: the one that serves the store is 0, the others count in order of arrival.
+    """
+
+    def __init__(self, endpoint: str | None, hosts: int, host: int | None = None) -> None:
+        self._hosts, self._round = hosts, 0
+        self._address, self._port = parse_endpoint(endpoint) if endpoint else ("127.0.0.1", 0)
+        self.store, self.host = self._open(host)
+
+    def _open(self, host: int | None) -> tuple[TCPStore, int]:
+        if self._hosts == 1 or host == 0 or (host is None and is_this_machine(self._address)):
+            try:
+                store = self._serve()
+            except RuntimeError as error:
+                if host == 0 or self._hosts == 1:
+                    raise PlacementError(f"Cannot serve launch.endpoint on port {self._port}: {error}") from error
+            else:
+                self._port = store.port
+                return store, 0
+        store = self._connect()
+        index = host if host is not None else int(store.add("hosts", 1))
+        if index >= self._hosts:
+            raise PlacementError(
+                f"launch.hosts={self._hosts}, but this is host number {index + 1} at {self._address}:{self._port}: "
+                "is another run using the same launch.endpoint?"
+            )
+        return store, index
+
+    def _serve(self) -> TCPStore:
+        return TCPStore(
+            self._address, self._port, is_master=True, wait_for_workers=False, multi_tenant=True, timeout=_STORE_TIMEOUT
+        )
+
+    def _connect(self) -> TCPStore:
+        deadline = time.monotonic() + _ARRIVAL
+        while True:
+            try:
+                socket.create_connection((self._address, self._port), timeout=5).close()
+                break
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise HostLostError(
+                        f"No host answered at launch.endpoint={self._address}:{self._port} within "
+                        f"{_ARRIVAL:.0f} s ({error}). The host of that name must run the same command."
+                    ) from error
+            time.sleep(0.3)
+        return TCPStore(self._address, self._port, is_master=False, wait_for_workers=False, timeout=_STORE_TIMEOUT)
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait until all hosts have arrived for the next round.
+
+        Raises:
+            HostLostError: a host did not come.
+        """
+        self._round += 1
+        store = PrefixStore(f"round-{self._round}", self.store)
+        store.set(f"arrived/{self.host}", "1")
+        patience = _ARRIVAL if self._round == 1 else _RETURN
+        missing = self._await(store, "arrived", patience)
+        if missing:
+            raise HostLostError(f"Host {missing[0]} of {self._hosts} did not arrive within {patience:.0f} s.")
+        return RendezvousInfo(store, self.host, self._hosts, RendezvousStoreInfo(self._address, self._port))
+
+    def agree(self, verdict: dict[str, Any], patience: float = 20.0) -> list[dict[str, Any] | None]:
+        """Exchange what each host has to say about the end of this round.
+
+        Returns:
+            The hosts' verdicts in order; None for a host that said nothing within `patience` seconds.
+        """
+        if self._hosts == 1:
+            return [verdict]
+        store = PrefixStore(f"round-{self._round}", self.store)
+        store.set(f"verdict/{self.host}", json.dumps(verdict))
+        missing = self._await(store, "verdict", patience)
+        return [None if host in missing else json.loads(store.get(f"verdict/{host}")) for host in range(self._hosts)]
+
+    def leave(self, patience: float) -> None:
+        """Say that this host is done; the host that serves the store stays until the others have left too."""
+        try:
+            self.store.set(f"left/{self.host}", "1")
+            if self.host == 0:
+                self._await(self.store, "left", patience)
+        except RuntimeError:  # the serving host is gone already
+            pass
+
+    def _await(self, store: Store, what: str, patience: float) -> list[int]:
+        """Wait for a key of every host; the hosts whose key did not come."""
+        deadline = time.monotonic() + patience
+        missing = list(range(self._hosts))
+        while missing := [host for host in missing if not store.check([f"{what}/{host}"])]:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL)
+        return missing
+
+    def get_backend(self) -> str:
+        """Name of this rendezvous."""
+        return "gradwire"
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Workers use the controllers' store."""
+        return True
+
+    def is_closed(self) -> bool:
+        """Never: the hosts of a run are fixed."""
+        return False
+
+    def set_closed(self) -> None:
+        """Nothing to close."""
+
+    def num_nodes_waiting(self) -> int:
+        """None: the hosts of a run are fixed."""
+        return 0
+
+    def get_run_id(self) -> str:
+        """Name of the run among the store's users."""
+        return "gradwire"
+
+    def shutdown(self) -> bool:
+        """Nothing to shut down."""
+        return True

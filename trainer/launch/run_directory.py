@@ -1,0 +1,166 @@
+"""One directory per run: its configuration, logs, metrics, checkpoints and how it ended."""
+
+import fcntl
+import json
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from gradwire.trainer.launch.errors import RunExistsError, RunInUseError, RunNotFoundError
+from gradwire.trainer.launch.exit_codes import ExitCode
+
+RUNS = Path("runs")
+CONFIG, OVERRIDES, STATUS, LOCK = "config.yaml", "overrides.txt", "status.json", ".lock"
+
+
+@dataclass(frozen=True)
+class RunReference:
+    """`RUN` or `RUN@UPDATE` as typed on the command line.
+
+    Attributes:
+        directory: The run directory, absolute.
+        update: The update asked for, or None for the newest checkpoint.
+    """
+
+    directory: Path
+    update: int | None
+
+    @staticmethod
+    def parse(text: str) -> "RunReference":
+        """Find a run by its path or by its name under runs/.
+
+        Raises:
+            RunNotFoundError: there is no such run; the newest ones are listed.
+        """
+        name, _, update = text.rpartition("@") if re.search(r"@\d+$", text) else (text, "", "")
+        for candidate in (Path(name), RUNS / name):
+            if (candidate / CONFIG).is_file():
+                return RunReference(candidate.resolve(), int(update) if update else None)
+        raise RunNotFoundError(f"No run {name!r}: neither {name} nor {RUNS / name} holds a {CONFIG}.{_known_runs()}")
+
+
+def _known_runs() -> str:
+    found = sorted(path.parent.name for path in RUNS.glob(f"*/{CONFIG}"))[-5:]
+    return f" The newest under {RUNS}/: {', '.join(reversed(found))}." if found else f" There is no run under {RUNS}/."
+
+
+def create(config: Mapping[str, Any], overrides: Sequence[str]) -> Path:
+    """Create the directory of a new run: `run.dir` if given, else runs/<date>-<time>-<name>, never an existing run.
+
+    Returns:
+        The directory's absolute path, with config.yaml, overrides.txt and logs/ in it.
+
+    Raises:
+        RunExistsError: `run.dir` already holds a run.
+    """
+    wanted = config["run"].get("dir")
+    directory = _claim_named(Path(wanted)) if wanted else _claim_dated(config["run"]["name"])
+    write_config(directory, config, overrides)
+    (directory / "logs").mkdir(exist_ok=True)
+    return directory.resolve()
+
+
+def _claim_named(directory: Path) -> Path:
+    if (directory / CONFIG).exists():
+        raise RunExistsError(
+            f"run.dir={directory} already holds a run. Continue it with `gradwire resume {directory}`, "
+            "or choose another directory."
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _claim_dated(name: str) -> Path:
+    label = re.sub(r"[^\w.-]+", "-", name).strip("-") or "run"
+    base = f"{datetime.now():%Y-%m-%d-%H%M%S}-{label}"
+    RUNS.mkdir(exist_ok=True)
+    for attempt in range(1, 1000):
+        directory = RUNS / (base if attempt == 1 else f"{base}-{attempt}")
+        try:
+            directory.mkdir()
+        except FileExistsError:
+            continue
+        return directory
+    raise RunExistsError(f"{RUNS / base} and 998 numbered ones exist already: set run.name or run.dir.")
+
+
+def write_config(directory: Path, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Write config.yaml and append to overrides.txt; a config.yaml that differs is kept as config-<n>.yaml."""
+    from gradwire.trainer.config import to_yaml
+
+    text, path = to_yaml(config), directory / CONFIG
+    if path.exists() and path.read_text() != text:
+        kept = next(name for n in range(1, 10**6) if not (name := directory / f"config-{n}.yaml").exists())
+        path.rename(kept)
+    _write(path, text)
+    with (directory / OVERRIDES).open("a") as file:
+        file.writelines(f"{override}\n" for override in overrides)
+
+
+def write_status(directory: Path, status: str, exit_code: int | None = None) -> None:
+    """Record how the run stands: `running`, `done`, `failed` or `preempted`, with the exit code once it has ended.
+
+    The directory says 75 even where an outer torchrun returns 1 to the shell.
+    """
+    record = {
+        "status": status,
+        "exit_code": exit_code,
+        "time": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+    }
+    _write(directory / STATUS, json.dumps(record, indent=2) + "\n")
+
+
+def status_of(exit_code: int) -> str:
+    """The word for an exit code."""
+    return {ExitCode.DONE: "done", ExitCode.PREEMPTED: "preempted"}.get(ExitCode(exit_code), "failed")
+
+
+def hold(directory: Path) -> Callable[[], None]:
+    """Claim the run for this process until it ends or calls what is returned; the kernel frees it after a kill.
+
+    Raises:
+        RunInUseError: another process holds it.
+    """
+    descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise RunInUseError(
+            f"{directory} is being trained by another process at this moment: stop that one first."
+        ) from None
+    except OSError:  # a file system without locks: the checkpoint store still refuses a second writer
+        pass
+    return lambda: os.close(descriptor)
+
+
+def closing_lines(directory: Path, exit_code: int) -> list[str]:
+    """The last lines on the screen: where the run is, and what to type next."""
+    shown = _short(directory)
+    lines = [f"run       {shown} ({status_of(exit_code)})"]
+    if exit_code == ExitCode.DONE:
+        lines += [f"evaluate  gradwire evaluate {shown}", f"resume    gradwire resume {shown} run.length=…"]
+    else:
+        lines += [f"resume    gradwire resume {shown}", f"evaluate  gradwire evaluate {shown}"]
+    return [*lines, f"look      {shown}/metrics.jsonl, {shown}/logs/rank-0.log"]
+
+
+def _short(directory: Path) -> str:
+    try:
+        return str(directory.relative_to(Path.cwd()))
+    except ValueError:
+        return str(directory)
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file in one step, so that a reader never sees half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text)
+    temporary.replace(path)

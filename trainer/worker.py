@@ -1,0 +1,206 @@
+"""One rank: meet the others, receive the job, run it, and leave with an exit code that says how it went.
+
+Started by the controller as `python -m gradwire.trainer.worker --job FILE`; under torchrun or srun the command itself
+becomes the worker and calls `serve`.
+"""
+
+import argparse
+import ctypes
+import faulthandler
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+
+from gradwire.trainer.launch import failure as failures
+from gradwire.trainer.launch import run_directory
+from gradwire.trainer.launch.broadcast import receive, share
+from gradwire.trainer.launch.environment import Place, place
+from gradwire.trainer.launch.errors import BroadcastError
+from gradwire.trainer.launch.exit_codes import ExitCode
+from gradwire.trainer.launch.failure import Failure
+from gradwire.trainer.launch.job import Job
+from gradwire.trainer.launch.logs import log_file, redirect
+from gradwire.trainer.launch.signals import StopRequest
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+    from gradwire.trainer.launch.context import WorkerContext
+
+Body = Callable[[Mapping[str, Any], "WorkerContext"], int]
+RUN_DIR_KEY = "gradwire/run_dir"
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: Sequence[str] | None = None, body: Body | None = None) -> NoReturn:
+    """Entry point of a worker that the controller started; ends the process."""
+    parser = argparse.ArgumentParser(prog="python -m gradwire.trainer.worker")
+    parser.add_argument("--job", type=Path, required=True, help="the job as JSON, read by rank 0")
+    job: Path = parser.parse_args(arguments).job
+    here = place(os.environ)
+    if here.controller is not None:
+        _die_with(here.controller)
+    serve(here, lambda: Job.from_json(job.read_text()), body)
+
+
+def serve(here: Place, prepare: Callable[[], Job], body: Body | None = None) -> NoReturn:
+    """Be one rank of the run; ends the process with the run's exit code.
+
+    Args:
+        here: This rank's place.
+        prepare: Composes and validates the job; called on rank 0 alone.
+        body: What to run with the configuration and the context; the trainer by default.
+    """
+    faulthandler.enable()
+    stop = StopRequest()
+    stop.install()
+    logging.getLogger("torch.distributed").setLevel(logging.ERROR)
+    _leave(_Rank(here, stop).run(prepare, body or _train))
+
+
+class _Rank:
+    """The life of one rank, and what is known when it fails."""
+
+    def __init__(self, here: Place, stop: StopRequest) -> None:
+        self._here, self._stop = here, stop
+        self._store: Store | None = None
+        self._run_dir: Path | None = None
+        self._mode = "train"
+        self._dismiss: Callable[[], None] = lambda: None
+        self._screen: TextIO = sys.stderr
+
+    def run(self, prepare: Callable[[], Job], body: Body) -> int:
+        """Run the body; whatever it raises becomes a failure that is told once."""
+        try:
+            return self._run(prepare, body)
+        except BroadcastError as error:  # rank 0 says what it is
+            return error.exit_code
+        except BaseException as error:
+            return self._fail(failures.describe_error(error, self._here.rank))
+
+    def _run(self, prepare: Callable[[], Job], body: Body) -> int:
+        from gradwire.schedulers import Duration
+        from gradwire.trainer.launch import context as contexts
+        from gradwire.trainer.launch.watchdog import Watchdog
+
+        here = self._here
+        base = contexts.open_store(here, contexts.group_timeout(None))
+        self._store = store = contexts.attempt_store(base, here)
+        job = self._receive(base, prepare)
+        assert job.run_dir is not None
+        self._run_dir, self._mode = job.run_dir, job.mode
+        if here.local_rank == 0 and not (job.run_dir / run_directory.CONFIG).exists():  # a host with a disk of its own
+            job.run_dir.mkdir(parents=True, exist_ok=True)
+            run_directory.write_config(job.run_dir, job.config, job.overrides)
+        self._screen = redirect(log_file(job.run_dir, here.rank, job.mode), here.rank)
+        settings = job.config["launch"]
+        patience = Duration.parse(settings["watchdog"]).seconds if settings["watchdog"] else None
+        device = contexts.choose_device(settings["device"], here.local_rank)
+        watchdog = Watchdog(
+            contexts.own_connection(store), here.rank, here.world_size, patience, lambda f: os._exit(self._fail(f))
+        )
+        self._dismiss = watchdog.dismiss
+        watchdog.start()
+        with contexts.process_groups(store, here, device, contexts.group_timeout(patience)) as control:
+            context = contexts.worker_context(here, job, device, store, control, self._stop, watchdog, self._screen)
+            code = body(job.config, context)
+            watchdog.stop()
+        self._close(code)
+        return code
+
+    def _receive(self, base: "Store", prepare: Callable[[], Job]) -> Job:
+        """Rank 0 prepares, creates the run directory unless an earlier attempt did, and tells everybody."""
+        assert self._store is not None
+        return (
+            share(self._store, lambda: self._locate(base, prepare())) if self._here.rank == 0 else receive(self._store)
+        )
+
+    def _locate(self, base: "Store", job: Job) -> Job:
+        if job.run_dir is None and base.check([RUN_DIR_KEY]):
+            job = job.at(Path(base.get(RUN_DIR_KEY).decode()))
+        if job.run_dir is None:
+            job = job.at(run_directory.create(job.config, job.overrides))
+        assert job.run_dir is not None
+        base.set(RUN_DIR_KEY, str(job.run_dir))
+        if self._here.controller is None:  # then rank 0 keeps the books
+            if job.mode == "train":
+                run_directory.hold(job.run_dir)
+                run_directory.write_config(job.run_dir, job.config, job.overrides if job.restore else ())
+                run_directory.write_status(job.run_dir, "running")
+            self._say([f"run       {job.run_dir}"])
+        return job
+
+    def _close(self, code: int) -> None:
+        if self._here.rank == 0 and self._here.controller is None and self._run_dir is not None:
+            self._record(code)
+            self._say(run_directory.closing_lines(self._run_dir, code))
+
+    def _record(self, code: int) -> None:
+        if self._run_dir is not None and self._mode == "train":
+            run_directory.write_status(self._run_dir, run_directory.status_of(code), code)
+
+    def _say(self, lines: Sequence[str]) -> None:
+        self._screen.write("\n".join(lines) + "\n")
+        self._screen.flush()
+
+    def _fail(self, failure: Failure) -> int:
+        """Log the failure, tell the other ranks, leave it for the controller or show it if it is the first.
+
+        Returns:
+            The exit code of this process.
+        """
+        self._dismiss()
+        if self._run_dir is not None:  # descriptor 2 is the log
+            os.write(2, (failure.trace or failure.message).encode(errors="replace") + b"\n")
+        first, failure = self._publish(failure)
+        if path := os.environ.get(failures.ERROR_FILE):
+            failures.write_error_file(path, failure)
+        if self._here.controller is not None:
+            return failure.exit_code
+        code = int(ExitCode.FAILED) if failure.exit_code == ExitCode.PEER_LOST else failure.exit_code
+        self._record(code)
+        if first:
+            self._say([failure.render()])
+        return code
+
+    def _publish(self, failure: Failure) -> tuple[bool, Failure]:
+        """Whether this is the first failure of all, and the failure with its cause if another rank has named one."""
+        if self._store is None:
+            return True, failure
+        try:
+            cause = failures.published(self._store, wait=2.0) if failure.kind == "peer" else None
+            if cause is not None:
+                return False, failure if cause.kind == "peer" else cause
+            return failures.publish(self._store, failure), failure
+        except RuntimeError:  # the store went with the process that held it
+            return failure.kind != "peer", failure
+
+
+def _train(config: Mapping[str, Any], context: "WorkerContext") -> int:
+    from gradwire.trainer.assemble import run
+
+    return int(run(dict(config), context))
+
+
+def _die_with(controller: int) -> None:
+    """Have the kernel end this process when its controller dies: nobody would watch over it, or hold its run."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != controller:  # it died before the kernel was told
+        os._exit(ExitCode.FAILED)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process: in good order, or at once where threads and groups may wait for ranks that are gone."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    if code in (ExitCode.DONE, ExitCode.PREEMPTED):
+        sys.exit(code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
