@@ -1,0 +1,5 @@
+"""Errors of generation."""
+
+
+class InferenceError(ValueError):
+    """Generation was asked for something impossible."""

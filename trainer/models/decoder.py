@@ -1,0 +1,169 @@
+"""A present-day decoder-only transformer.
+
+Shapes: B batch, T tokens, D width, H query heads, K key/value heads, E head width, F feed-forward width, V vocabulary.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from gradwire.trainer.models.errors import ModelError
+
+
+class Decoder(nn.Module):
+    """Decoder with rotary positions (2104.09864), RMS norms before each part (1910.07467), SwiGLU (2002.05202) and
+    grouped-query attention (2305.13245).
+
+    Args:
+        vocabulary: Number of token ids.
+        context: Most tokens that it sees.
+        width: Width of the residual stream.
+        layers: Number of blocks.
+        heads: Query heads; they divide the width.
+        kv_heads: Key/value heads; they divide the query heads. Equal to `heads` it is ordinary multi-head attention.
+        feed_forward: Inner width of the feed-forward part; null takes 8/3 of the width, rounded up to a multiple of 32.
+        dropout: Probability of dropping an activation of each part's output while training.
+        tied: Whether the output projection shares the embedding's weights.
+        rope_base: Base of the rotary frequencies.
+
+    Raises:
+        ModelError: the sizes do not fit together.
+    """
+
+    default_loss = "next_token"
+
+    def __init__(
+        self,
+        vocabulary: int = 256,
+        context: int = 256,
+        width: int = 256,
+        layers: int = 4,
+        heads: int = 4,
+        kv_heads: int = 2,
+        feed_forward: int | None = None,
+        dropout: float = 0.0,
+        tied: bool = True,
+        rope_base: float = 10_000.0,
+    ) -> None:
+        super().__init__()
+        _check(vocabulary, context, width, layers, heads, kv_heads, dropout)
+        self.vocabulary = vocabulary
+        self.context = context
+        self.rope_base = rope_base
+        self.head_width = width // heads
+        inner = feed_forward or -(-width * 8 // 3 // 32) * 32
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(
+            Block(width, heads, kv_heads, inner, dropout) for _ in range(layers)
+        )
+        self.norm = nn.RMSNorm(width, eps=1e-6)
+        self.output = nn.Linear(width, vocabulary, bias=False)
+        if tied:
+            self.output.weight = self.embedding.weight
+        self._rotation: Tensor | None = None  # derived from the sizes: neither saved nor broadcast
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw initial weights: normal with deviation 0.02, the projections into the residual stream ÷ √(2·layers)."""
+        residual = 0.02 / math.sqrt(2 * len(self.blocks))
+        for name, parameter in self.named_parameters():
+            if parameter.dim() < 2:
+                nn.init.ones_(parameter)
+            else:
+                nn.init.normal_(parameter, std=residual if name.endswith(("attend.weight", "down.weight")) else 0.02)
+
+    def forward(self, ids_BT: Tensor) -> Tensor:
+        """Logits [B, T, V] of the next token at each position of `ids_BT` [B, T].
+
+        Raises:
+            ModelError: more tokens than the context.
+        """
+        tokens = ids_BT.shape[1]
+        if tokens > self.context:
+            raise ModelError(f"{tokens} tokens were given where the model's context is {self.context}")
+        x_BTD = self.embedding(ids_BT)
+        rotation_2TE = self._rotation_on(x_BTD.device)[:, :tokens]
+        for block in self.blocks:
+            x_BTD = block(x_BTD, rotation_2TE)
+        logits_BTV: Tensor = self.output(self.norm(x_BTD))
+        return logits_BTV
+
+    def _rotation_on(self, device: torch.device) -> Tensor:
+        """Cosines and sines [2, context, E/2], made once on the device that computes."""
+        if self._rotation is None or self._rotation.device != device:
+            exponents_E = torch.arange(0, self.head_width, 2, device=device) / self.head_width
+            positions_T = torch.arange(self.context, device=device)
+            angles_TE = torch.outer(positions_T, self.rope_base**-exponents_E)
+            self._rotation = torch.stack([angles_TE.cos(), angles_TE.sin()])
+        return self._rotation
+
+    @property
+    def flops_per_token(self) -> float:
+        """Floating-point operations of forward and backward a token: 6 a weight that multiplies, and 12·L·D·T for
+        attention (Chowdhery 2022, 2204.02311, appendix B)."""
+        weights = sum(p.numel() for p in self.parameters() if p.dim() >= 2)
+        if self.output.weight is not self.embedding.weight:
+            weights -= self.embedding.weight.numel()
+        return 6.0 * weights + 12.0 * len(self.blocks) * self.embedding.embedding_dim * self.context
+
+
+class Block(nn.Module):
+    """Attention, then a gated feed-forward part, each behind a norm and added to the stream."""
+
+    def __init__(self, width: int, heads: int, kv_heads: int, feed_forward: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
+        self.attention_norm = nn.RMSNorm(width, eps=1e-6)
+        self.qkv = nn.Linear(width, (heads + 2 * kv_heads) * self.head_width, bias=False)
+        self.attend = nn.Linear(width, width, bias=False)
+        self.feed_forward_norm = nn.RMSNorm(width, eps=1e-6)
+        self.gate_up = nn.Linear(width, 2 * feed_forward, bias=False)
+        self.down = nn.Linear(feed_forward, width, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x_BTD: Tensor, rotation_2TE: Tensor) -> Tensor:
+        x_BTD = x_BTD + self.dropout(self._attention(self.attention_norm(x_BTD), rotation_2TE))
+        gate_BTF, up_BTF = self.gate_up(self.feed_forward_norm(x_BTD)).chunk(2, -1)
+        out_BTD: Tensor = x_BTD + self.dropout(self.down(functional.silu(gate_BTF) * up_BTF))
+        return out_BTD
+
+    def _attention(self, x_BTD: Tensor, rotation_2TE: Tensor) -> Tensor:
+        batch, tokens, _ = x_BTD.shape
+        qkv_BHTE = self.qkv(x_BTD).view(batch, tokens, -1, self.head_width).transpose(1, 2)
+        q_BHTE, k_BKTE, v_BKTE = qkv_BHTE.split([self.heads, self.kv_heads, self.kv_heads], 1)
+        mixed_BHTE = functional.scaled_dot_product_attention(
+            rotate(q_BHTE, rotation_2TE),
+            rotate(k_BKTE, rotation_2TE),
+            v_BKTE,
+            is_causal=True,
+            enable_gqa=self.heads != self.kv_heads,
+        )
+        mixed_BTD: Tensor = self.attend(mixed_BHTE.transpose(1, 2).reshape(batch, tokens, -1))
+        return mixed_BTD
+
+
+def rotate(x_BHTE: Tensor, rotation_2TE: Tensor) -> Tensor:
+    """Turn pairs (first half, second half) of each head by the angle of their position."""
+    cos_TE, sin_TE = rotation_2TE.to(x_BHTE.dtype)
+    first, second = x_BHTE.chunk(2, -1)
+    return torch.cat([first * cos_TE - second * sin_TE, first * sin_TE + second * cos_TE], -1)
+
+
+def _check(
+    vocabulary: int, context: int, width: int, layers: int, heads: int, kv_heads: int, dropout: float
+) -> None:
+    """Refuse sizes that do not fit together."""
+    sizes = {"vocabulary": vocabulary, "context": context, "width": width, "layers": layers}
+    for name, size in (sizes | {"heads": heads, "kv_heads": kv_heads}).items():
+        if size < 1:
+            raise ModelError(f"{name} must be at least 1, found {size}")
+    if width % heads:
+        raise ModelError(f"heads must divide width, found heads={heads} and width={width}")
+    if heads % kv_heads:
+        raise ModelError(f"kv_heads must divide heads, found kv_heads={kv_heads} and heads={heads}")
+    if (width // heads) % 2:
+        raise ModelError(f"width / heads must be even for rotary positions, found {width} / {heads} = {width // heads}")
+    if not 0.0 <= dropout < 1.0:
+        raise ModelError(f"dropout must lie in [0, 1), found {dropout}")
