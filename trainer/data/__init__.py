@@ -1,0 +1,45 @@
+"""Data: what a run trains on, in an order that is a pure function of the seed and the samples seen."""
+
+from gradwire.trainer.data.digits import Digits
+from gradwire.trainer.data.errors import DataError
+from gradwire.trainer.data.feed import Feed, MicroBatch, UpdateBatch, shares
+from gradwire.trainer.data.hf import HuggingFace, HuggingFaceRows
+from gradwire.trainer.data.hf_stream import HuggingFaceStream
+from gradwire.trainer.data.mixture import Mixture
+from gradwire.trainer.data.order import Permutation, Shuffled
+from gradwire.trainer.data.pair import Pair
+from gradwire.trainer.data.parts import training_set, validation_set
+from gradwire.trainer.data.python_source import PythonSource
+from gradwire.trainer.data.stream import Ordered, Samples, SampleStream
+from gradwire.trainer.data.text import Text
+from gradwire.trainer.data.token_file import TokenFile
+from gradwire.trainer.data.tokenize import tokenize
+from gradwire.trainer.data.tokens import Tokens
+from gradwire.trainer.data.windows import TokenWindows
+
+__all__ = [
+    "DataError",
+    "Digits",
+    "Feed",
+    "HuggingFace",
+    "HuggingFaceRows",
+    "HuggingFaceStream",
+    "MicroBatch",
+    "Mixture",
+    "Ordered",
+    "Pair",
+    "Permutation",
+    "PythonSource",
+    "SampleStream",
+    "Samples",
+    "Shuffled",
+    "Text",
+    "TokenFile",
+    "TokenWindows",
+    "Tokens",
+    "UpdateBatch",
+    "shares",
+    "tokenize",
+    "training_set",
+    "validation_set",
+]
