@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from gradwire.trainer.config.errors import TargetError
 from gradwire.trainer.config.fields import fields_of, is_section
-from gradwire.trainer.config.interpolation import UNRESOLVED
+from gradwire.trainer.config.interpolation import MISSING, UNRESOLVED
 from gradwire.trainer.config.kinds import conforms, load_base, protocol_methods
 from gradwire.trainer.config.schema import Builds
 from gradwire.trainer.config.signatures import REQUIRED, Parameter, parameters
@@ -29,7 +29,6 @@ from gradwire.trainer.config.values import (
 )
 
 TARGET = "_target_"
-MISSING = "???"  # OmegaConf's mark for a value that has to be given
 
 
 class Checker:

@@ -5,13 +5,13 @@ wrong override does not hide the others.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gradwire.trainer.config.errors import Mistake
 from gradwire.trainer.config.fields import fields_of, is_section
-from gradwire.trainer.config.interpolation import interpolated_key, leaves, resolved
+from gradwire.trainer.config.interpolation import MISSING, leaves, linked, resolved
 from gradwire.trainer.config.names import nearest_key
 from gradwire.trainer.config.overrides import Override, apply_values, read_overrides
 from gradwire.trainer.config.schema import Root
@@ -29,6 +29,7 @@ class Composed:
         origins: Where each key was written.
         allow_targets: Packages that the user allows targets from.
         mistakes: What went wrong so far.
+        links: Keys whose value is that of another key, by interpolation, and that key.
         notes: What the user should know and need not mend.
         complete: Whether there is a whole configuration to validate.
     """
@@ -37,6 +38,7 @@ class Composed:
     origins: Origins
     allow_targets: tuple[str, ...] = ()
     mistakes: tuple[Mistake, ...] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     complete: bool = True
 
@@ -77,22 +79,33 @@ def finished(tree: Tree, overrides: Sequence[Override], mistakes: list[Mistake])
     config = OmegaConf.merge(defaults_of(Root), tree.node)
     mistakes += apply_values(config, overrides, tree.origins)
     plain, problems = resolved(config)
-    known = [key for key, _ in leaves(plain)]
-    for key, message in problems:
-        missing = interpolated_key(message)
-        suggestion = nearest_key(missing, [], known) if missing else None
-        mistakes.append(Mistake(key, tree.origins.of(key), message, suggestion and f"${{{suggestion}}}"))
+    links = linked(OmegaConf.to_container(config, resolve=False))
+    mistakes += _unresolved(problems, links, dict(leaves(plain)), tree.origins)
     allow = plain.get("allow_targets")
     allowed = tuple(entry for entry in allow if isinstance(entry, str)) if isinstance(allow, list) else ()
-    return Composed(plain, tree.origins, allowed, tuple(mistakes))
+    return Composed(plain, tree.origins, allowed, tuple(mistakes), links)
+
+
+def _unresolved(
+    problems: Mapping[str, str], links: Mapping[str, str], values: Mapping[str, Any], origins: Origins
+) -> list[Mistake]:
+    """A mistake for each interpolation that leads nowhere, but none for those that lead to such a one."""
+    mistakes = []
+    for key, message in problems.items():
+        target = links.get(key, "")
+        if (target in problems and target != key) or values.get(target) == MISSING:
+            continue
+        suggestion = nearest_key(target, [], values) if target and target not in values else None
+        mistakes.append(Mistake(key, origins.of(key), message, suggestion and f"${{{suggestion}}}"))
+    return mistakes
 
 
 def defaults_of(schema: type) -> dict[str, Any]:
     """What a section's dataclass gives where nothing is written; sections within it likewise."""
     filled: dict[str, Any] = {}
-    for name, field in fields_of(schema).items():
-        if is_section(field.annotation):
-            filled[name] = defaults_of(field.annotation)
-        elif field.default is not REQUIRED:
-            filled[name] = field.default
+    for name, declared in fields_of(schema).items():
+        if is_section(declared.annotation):
+            filled[name] = defaults_of(declared.annotation)
+        elif declared.default is not REQUIRED:
+            filled[name] = declared.default
     return filled

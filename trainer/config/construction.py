@@ -1,7 +1,7 @@
 """Constructors as checks: cheap objects are built once in the controller, so that what they refuse is a mistake.
 
-Schedules and the plan cost nothing, an optimizer stops where it takes the parameters, and a model on torch's meta device, where
-tensors have a shape and no memory.
+Schedules and the plan cost nothing, an optimizer stops where it takes the parameters, and a model is built on torch's
+meta device, where tensors have a shape and no memory.
 """
 
 import re
@@ -39,13 +39,11 @@ def argument(config: Config, section: str, name: str, allow: tuple[str, ...]) ->
 
 
 def refused(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
-    """What the constructors of schedules, the plan, the optimizer, the loss and the model refuse."""
-    parts_of_plan = [*_schedules(config, allow), *_optimizer(config, allow)]
-    yield from parts_of_plan
+    """What the constructors of schedules, the optimizer, the loss and the model refuse."""
+    yield from _schedules(config, allow)
+    yield from _optimizer(config, allow)
     yield from _loss(config, allow)
     yield from _model(config, allow)
-    if not parts_of_plan:
-        yield from _plan(config, allow)
 
 
 def _schedules(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
@@ -125,7 +123,8 @@ def _fit(config: Config, model: Any, allow: tuple[str, ...]) -> Iterator[Fault]:
             )
 
 
-def _plan(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
+def refused_plan(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
+    """What the plan of batch size and learning rate refuses; its parts must be accepted already."""
     from gradwire.trainer.assemble import build_plan
 
     epochs = [value for value in _texts([config["run"]["length"], config["lr"], config["batch"]]) if "epoch" in value]

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradwire.trainer.config.construction import refused
+from gradwire.trainer.config.construction import refused, refused_plan
 from gradwire.trainer.config.values import Fault
 
 Config = Mapping[str, Any]
+_PARTS_OF_PLAN = ("batch", "lr", "optimizer", "scaling", "run")
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,16 @@ def contradictions(config: Config, allow_targets: tuple[str, ...], machine: Mach
         machine: What there is to run on; found out where None.
     """
     machine = machine or Machine.here(config["launch"])
-    return [
+    faults = [
         *_launch(config, machine),
         *_topology(config, machine),
         *_precision(config, machine),
         *_batch(config),
         *refused(config, allow_targets),
     ]
+    if not any(fault.key.startswith(_PARTS_OF_PLAN) for fault in faults):
+        faults += refused_plan(config, allow_targets)
+    return faults
 
 
 def _launch(config: Config, machine: Machine) -> Iterator[Fault]:

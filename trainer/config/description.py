@@ -94,6 +94,6 @@ def _text(value: str) -> str:
     from omegaconf._utils import get_yaml_loader
     from yaml import load  # type: ignore[import-untyped]
 
-    if _PLAIN.fullmatch(value) and load(value, Loader=get_yaml_loader()) == value:  # noqa: S506 - a SafeLoader
+    if _PLAIN.fullmatch(value) and load(value, Loader=get_yaml_loader()) == value:
         return value
     return json.dumps(literal(value), ensure_ascii=False)

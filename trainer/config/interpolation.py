@@ -5,20 +5,22 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 UNRESOLVED = object()  # stands where a value could not be had; that was reported already
+MISSING = "???"  # OmegaConf's mark for a value that has to be given
+_LINK = re.compile(r"\$\{(\w[\w.\[\]]*)\}")
 _DEPTH = 40  # nesting beyond this is a section that contains itself
 
 
-def resolved(config: Any) -> tuple[Any, list[tuple[str, str]]]:
-    """The tree as plain data, and (key, message) of every interpolation that leads nowhere."""
-    problems: list[tuple[str, str]] = []
+def resolved(config: Any) -> tuple[Any, dict[str, str]]:
+    """The tree as plain data, and by key what is wrong with every interpolation that leads nowhere."""
+    problems: dict[str, str] = {}
     return _plain(config, "", problems, 0), problems
 
 
-def _plain(node: Any, key: str, problems: list[tuple[str, str]], depth: int) -> Any:
+def _plain(node: Any, key: str, problems: dict[str, str], depth: int) -> Any:
     from omegaconf import DictConfig, ListConfig
 
     if depth > _DEPTH:
-        problems.append((key, "an interpolation contains itself"))
+        problems[key] = "an interpolation contains itself"
         return UNRESOLVED
     if isinstance(node, DictConfig):
         if node._is_none():
@@ -31,14 +33,14 @@ def _plain(node: Any, key: str, problems: list[tuple[str, str]], depth: int) -> 
     return node
 
 
-def _child(node: Any, name: Any, key: str, problems: list[tuple[str, str]], depth: int) -> Any:
+def _child(node: Any, name: Any, key: str, problems: dict[str, str], depth: int) -> Any:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        child = "???" if OmegaConf.is_missing(node, name) else node[name]
+        child = MISSING if OmegaConf.is_missing(node, name) else node[name]
     except (OmegaConfBaseException, RecursionError) as error:
-        problems.append((key, _message(error, OmegaConf.to_container(node, resolve=False), name)))
+        problems[key] = _message(error, OmegaConf.to_container(node, resolve=False), name)
         return UNRESOLVED
     return _plain(child, key, problems, depth + 1)
 
@@ -51,10 +53,10 @@ def _message(error: BaseException, container: Any, name: Any) -> str:
     return f"{text} leads nowhere: no such key" if missing else f"{text}: {str(error).splitlines()[0]}"
 
 
-def interpolated_key(message: str) -> str | None:
-    """The key that a message of `resolved` could not find."""
-    match = re.match(r"\$\{([\w.]+)\} leads nowhere", message)
-    return match[1] if match else None
+def linked(tree: Any) -> dict[str, str]:
+    """Of a tree with its interpolations in it, each key whose whole value is that of another key, and that key."""
+    matches = {key: _LINK.fullmatch(value) for key, value in leaves(tree) if isinstance(value, str)}
+    return {key: match[1] for key, match in matches.items() if match}
 
 
 def leaves(tree: Any, key: str = "") -> Iterator[tuple[str, Any]]:

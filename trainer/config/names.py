@@ -61,10 +61,11 @@ def nearest_key(key: str, siblings: Iterable[str], known: Iterable[str]) -> str 
         known: All keys of the configuration, dotted from the root.
     """
     parent, _, name = key.rpartition(".")
-    every = sorted(set(known))
-    scored = [(_likeness(name, sibling), 1, _join(parent, sibling)) for sibling in siblings]
-    scored += [(_likeness(key, path), 0, path) for path in every]
-    scored += [(0.8, 0, path) for path in every if "." in path and path.rpartition(".")[2] == name]
+    every = sorted(set(known) - {parent})
+    beside = {*siblings, *(path.rpartition(".")[2] for path in every if path.rpartition(".")[0] == parent)}
+    scored = [(_likeness(name, sibling), 1, _join(parent, sibling)) for sibling in sorted(beside)]
+    scored += [(_likeness(key, path), 0, path) for path in every if path.rpartition(".")[0] != parent]
+    scored += [(0.8, 0, path) for path in every if path.rpartition(".")[2] == name]
     elsewhere = _ELSEWHERE.get(name.lower())
     if elsewhere in every:
         scored.append((0.85, 0, elsewhere or ""))

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gradwire.trainer.config.errors import Mistake
-from gradwire.trainer.config.names import nearest
+from gradwire.trainer.config.interpolation import leaves
+from gradwire.trainer.config.names import nearest, nearest_key
 from gradwire.trainer.config.sources import Origins, Sources
 
 _FEW = 15  # options that are listed in a message
@@ -35,7 +36,7 @@ class Override:
     @property
     def for_hydra(self) -> str:
         """How Hydra is told to choose this option; it has no `group=null`, so that becomes a deletion."""
-        return f"~{self.text.lstrip('+').partition('=')[0]}" if self.value is None else self.text
+        return f"~{self.text.lstrip('+~').partition('=')[0]}" if self.value is None else self.text
 
 
 def place(text: str) -> str:
@@ -61,6 +62,8 @@ def _read(text: str, sources: Sources) -> Override | Mistake:
     except Exception as error:  # the grammar's own functions raise what they like
         return Mistake("", place(text), f"cannot be read: {error}")
     key = parsed.key_or_group
+    if not key:
+        return Mistake("", place(text), "expected KEY=VALUE")
     if parsed.is_sweep_override():
         message = f"gives several values, which only a sweep takes; one list is written {key}=[…], a text {key}='…'"
         return Mistake(key, place(text), message)
@@ -86,8 +89,9 @@ def _group(text: str, parsed: Any, sources: Sources) -> Override | Mistake:
         if isinstance(wrong[0], str):
             message, suggestion = f"there is no {group} called {wrong[0]}", nearest(wrong[0], options)
             return Mistake(group, place(text), f"{message}; there are {many}", suggestion and f"{group}={suggestion}")
-        message = f"chooses one of {many}; single keys of it are set as {group}.KEY={wrong[0]}"
-        return Mistake(group, place(text), message, _MEANT.get(group))
+        message = f"chooses one of {many}; a single key of it is set as {group}.KEY={wrong[0]}"
+        meant = _MEANT.get(group)
+        return Mistake(group, place(text), message, meant and f"{meant}={wrong[0]}")
     return Override(text, "group", group, value)
 
 
@@ -103,6 +107,10 @@ def _syntax(text: str, error: Exception) -> str:
     return f"cannot be read ({reason}){quoted}"
 
 
+class _NothingToDeleteError(Exception):
+    """The key of a deletion is not there."""
+
+
 def apply_values(config: Any, overrides: Sequence[Override], origins: Origins) -> list[Mistake]:
     """Set or delete values in OmegaConf's tree; a key that is not there yet is made, so that validation names it."""
     from omegaconf import OmegaConf
@@ -115,6 +123,12 @@ def apply_values(config: Any, overrides: Sequence[Override], origins: Origins) -
                 _delete(config, override.key)
             else:
                 OmegaConf.update(config, override.key, override.value, merge=True, force_add=True)
+        except _NothingToDeleteError:
+            known = [key for key, _ in leaves(OmegaConf.to_container(config, resolve=False))]
+            near = nearest_key(override.key, [], known)
+            mistakes.append(
+                Mistake(override.key, override.place, "there is no such key to delete", near and f"~{near}")
+            )
         except (OmegaConfBaseException, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             mistakes.append(Mistake(override.key, override.place, f"cannot be applied: {str(error).splitlines()[0]}"))
         else:
@@ -141,6 +155,6 @@ def _delete(config: Any, key: str) -> None:
     parent, _, name = key.rpartition(".")
     section = OmegaConf.select(config, parent) if parent else config
     if section is None or name not in section:
-        raise KeyError(f"there is no {key} to delete")
+        raise _NothingToDeleteError(key)
     with open_dict(section):
         del section[name]

@@ -34,7 +34,7 @@ class Range:
 
     def __str__(self) -> str:
         signs = (("at least", self.ge), ("more than", self.gt), ("at most", self.le), ("less than", self.lt))
-        return " and ".join(f"{sign} {limit:g}" for sign, limit in signs if limit is not None)
+        return " and ".join(f"{sign} {limit}" for sign, limit in signs if limit is not None)
 
 
 @dataclass(frozen=True)

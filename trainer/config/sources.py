@@ -47,9 +47,17 @@ class Sources:
                 return File(f"{label}/{name}", file.read_text(encoding="utf-8"))
         return None
 
+    def files(self) -> Iterator[File]:
+        """All files, the user's first."""
+        for label, folder in self._folders():
+            for name in _names(folder, ""):
+                yield File(f"{label}/{name}", folder.joinpath(name).read_text(encoding="utf-8"))
+
     def is_group(self, name: str) -> bool:
         """Whether a config group of this name exists."""
-        return any(folder.joinpath(name).is_dir() and _options(folder.joinpath(name)) for _, folder in self._folders())
+        return name != "" and any(
+            folder.joinpath(name).is_dir() and _options(folder.joinpath(name)) for _, folder in self._folders()
+        )
 
     def options(self, group: str) -> list[str]:
         """The names to choose from in a config group."""
@@ -66,6 +74,14 @@ class Sources:
             return str(self.folder / Path(path).relative_to(self.folder.resolve()))
         home = str(importlib.resources.files(self.module))
         return self.module.rpartition(".")[2] + path.removeprefix(home) if path.startswith(home) else path
+
+
+def _names(folder: Traversable, prefix: str) -> Iterator[str]:
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.name.startswith(("_", ".")):
+            yield from _names(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".yaml"):
+            yield prefix + entry.name
 
 
 def _options(folder: Traversable) -> list[str]:
@@ -90,6 +106,7 @@ class Origins:
     def record(self, key: str, place: str) -> None:
         """`key`, and with it all that was below, now comes from `place`."""
         stale = [known for known in self._places if known.startswith((f"{key}[", f"{key}."))]
+        stale += [known for known in self._places if key.startswith((f"{known}[", f"{known}."))]
         for known in stale:
             del self._places[known]
         self._places[key] = place
@@ -112,6 +129,9 @@ class Origins:
         while key:
             if key in self._places or key in self._sections:
                 return self._places.get(key) or self._sections[key]
+            below = [place for known, place in self._places.items() if known.startswith((f"{key}.", f"{key}["))]
+            if below:
+                return below[-1]
             key = re.sub(r"(\.[^.\[]+|\[\d+\]|^[^.\[]+)$", "", key)
         return ""
 

@@ -4,6 +4,7 @@ What it says is data: interpolations in it are plain text, and its `allow_target
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,7 @@ def _with_notes(composed: Composed, dropped: Sequence[str], path: str) -> Compos
         f"{path} asks to allow targets from {', '.join(missing)}; a stored configuration cannot allow itself anything. "
         f"If you trust them: allow_targets=[{','.join(missing)}]"
     )
-    return Composed(
-        composed.config, composed.origins, composed.allow_targets, composed.mistakes, (*composed.notes, note)
-    )
+    return replace(composed, notes=(*composed.notes, note))
 
 
 def _read(path: Path) -> tuple[Tree, list[str]] | Mistake:
@@ -124,7 +123,7 @@ def _kept(package: str, new: Any, default: Any, stored: Any) -> dict[str, Any]:
     if not all(isinstance(part, Mapping) for part in (new, default, stored)):
         return {}
     own = [name for name in fields_of(section.annotation) if name in stored and not isinstance(stored[name], Mapping)]
-    return {name: stored[name] for name in own if new.get(name) == default.get(name)}
+    return {name: stored[name] for name in own if name not in new or new[name] == default.get(name)}
 
 
 def _plain(node: Any, key: str) -> Any:

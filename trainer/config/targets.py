@@ -8,6 +8,7 @@ too. `torch.os.system` and its like therefore lead nowhere, and nothing outside 
 import importlib
 import pkgutil
 import re
+import sys
 import types
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -16,6 +17,7 @@ from gradwire.trainer.config.errors import TargetError
 from gradwire.trainer.config.names import nearest
 
 PREFIXES = ("gradwire.", "torch.nn.", "torch.optim.", "transformers.")
+_LIBRARIES = ("checkpoint", "comm", "inference", "schedulers", "trainer")  # a namespace does not list what is in it
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 
 
@@ -59,10 +61,11 @@ def _allowed(name: str, allow_targets: Iterable[str]) -> bool:
 
 def _refusal(target: str) -> str:
     package = target.partition(".")[0]
-    return (
-        f"{target} lies outside of what a target may name ({', '.join(PREFIXES)}); if you trust it, allow it with "
-        f"allow_targets=[{package}] on the command line or in your config folder"
-    )
+    allowed = ", ".join(prefix.rstrip(".") for prefix in PREFIXES)
+    refusal = f"{target} lies outside of what a target may name ({allowed}, and what allow_targets lists)"
+    if package in sys.stdlib_module_names or package == "torch":
+        return refusal
+    return f"{refusal}; if it is yours: allow_targets=[{package}] on the command line or in your config folder"
 
 
 def _import(module_name: str, target: str, allow_targets: Collection[str]) -> types.ModuleType:
@@ -100,6 +103,7 @@ def _nearest_module(target: str, allow_targets: Collection[str]) -> str | None:
         except ImportError:
             continue
         submodules = [module.name for module in pkgutil.iter_modules(getattr(package, "__path__", []))]
+        submodules += _LIBRARIES if parent == "gradwire" else []
         found = nearest(parts[depth], submodules)
         return _mended([*parts[:depth], found, *parts[depth + 1 :]], allow_targets) if found else None
     return None

@@ -2,8 +2,7 @@
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from gradwire.trainer.config.overrides import Override
 from gradwire.trainer.config.sources import Origins, Sources
 
 CONFIG = "config"  # the primary file of a config folder
+_HYDRA = "Hydra's own settings have no effect here: take the section out"
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,6 @@ def compose_tree(groups: Sequence[Override], sources: Sources) -> tuple[Tree | N
 
 
 def _attempt(groups: Sequence[Override], sources: Sources) -> Tree | Mistake:
-    from hydra import compose
-    from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
     from hydra.types import RunMode
     from omegaconf.errors import OmegaConfBaseException
@@ -70,10 +68,13 @@ def _attempt(groups: Sequence[Override], sources: Sources) -> Tree | Mistake:
 
     texts = [override.for_hydra for override in groups]
     try:
-        with _hydra(sources) as search:
-            node = compose(CONFIG, [*search, *texts])
-            loader: Any = GlobalHydra.instance().config_loader()
-            listed = loader.compute_defaults_list(CONFIG, [*search, *texts], RunMode.RUN)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Hydra warns about what is a mistake of its own here
+            loader = _loader(sources)
+            node = loader.load_configuration(CONFIG, texts, RunMode.RUN)
+            listed = loader.compute_defaults_list(CONFIG, texts, RunMode.RUN)
+        node._set_flag(["struct", "readonly"], [False, False])
+        node.pop("hydra")
         return _tree(node, listed.defaults, sources)
     except MarkedYAMLError as error:
         return _yaml_mistake(error, sources)
@@ -81,19 +82,27 @@ def _attempt(groups: Sequence[Override], sources: Sources) -> Tree | Mistake:
         return _hydra_mistake(error, groups, sources)
 
 
-@contextmanager
-def _hydra(sources: Sources) -> Iterator[list[str]]:
-    """Hydra, set up for these folders; gives the overrides that complete its search path."""
-    from hydra import initialize_config_dir, initialize_config_module
+def _loader(sources: Sources) -> Any:
+    """What is behind hydra.compose, without its global state, so that it can be used beside somebody's own Hydra.
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Hydra warns about what is a mistake of its own here
-        if sources.folder is None:
-            with initialize_config_module(config_module=sources.module, version_base="1.3"):
-                yield []
-        else:
-            with initialize_config_dir(config_dir=str(sources.folder.resolve()), version_base="1.3"):
-                yield [f"hydra.searchpath=[pkg://{sources.module}]"]
+    Here the user's folder comes first; `hydra.searchpath` could only add it after ours.
+    """
+    from hydra import version
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+    from hydra.core.plugins import Plugins
+    from hydra.core.utils import JobRuntime
+
+    Plugins.instance()  # registers the kinds of folder that Hydra can read
+    version.setbase("1.3")
+    JobRuntime.instance().set("name", "gradwire")
+    path = ConfigSearchPathImpl()
+    path.append("hydra", "pkg://hydra.conf")
+    if sources.folder is not None:
+        path.append("user", f"file://{sources.folder.resolve()}")
+    path.append("main", f"pkg://{sources.module}")
+    path.append("schema", "structured://")
+    return ConfigLoaderImpl(path)
 
 
 def _tree(node: Any, defaults: Sequence[Any], sources: Sources) -> Tree | Mistake:
@@ -103,7 +112,7 @@ def _tree(node: Any, defaults: Sequence[Any], sources: Sources) -> Tree | Mistak
         if default.config_path.startswith("hydra/") or file is None:
             continue
         if re.search(r"^hydra:", file.text, re.MULTILINE):
-            return Mistake("hydra", file.label, "Hydra's own settings have no effect here: take the section out")
+            return Mistake("hydra", file.label, _HYDRA)
         origins.record_file(file, default.package)
         packages[default.override_key or default.config_path.rpartition("/")[0]] = default.package
     return Tree(node, origins, packages)
@@ -117,35 +126,43 @@ def _yaml_mistake(error: Any, sources: Sources) -> Mistake:
 
 
 def _hydra_mistake(error: Exception, groups: Sequence[Override], sources: Sources) -> Mistake:
-    """Name the file or the override that an exception of Hydra is about."""
+    """What an exception of Hydra is about, and which file or override wrote it."""
     text = str(error)
-    parent = re.match(r"In '([^']+)'", text)
     missing = getattr(error, "missing_cfg_file", None)
     overridden = re.search(r"Could not override '([^']+)'", text)
-    wrong = missing or (overridden and overridden[1])
-    if parent and not (missing and _chosen(str(missing), groups)):
-        file = sources.read(parent[1])
-        place = f"{file.label}:{_line(file.text, str(wrong))}" if file else parent[1]
-    else:
-        place = groups[-1].place if groups else ""
+    if "hydra.searchpath" in text:
+        return Mistake("hydra", _parent(text, groups, sources), _HYDRA)
     if missing:
-        group, _, name = str(missing).rpartition("/")
-        return Mistake(group, place, f"there is no {missing}", nearest(name, sources.options(group) if group else []))
+        group, _, option = str(missing).rpartition("/")
+        place = _chosen(group, option, groups) or _listed(group, option, sources) or _parent(text, groups, sources)
+        suggestion = nearest(option, sources.options(group) if group else [])
+        return Mistake(group, place, f"there is no {missing}", suggestion)
     if overridden:
-        message = f"{overridden[1]} is in no defaults list, so its choice has no place"
-        return Mistake(overridden[1], place, message, nearest(overridden[1], sources.groups()))
+        group = overridden[1]
+        place = _listed(group, r"\S+", sources) or _parent(text, groups, sources)
+        message = f"{group} is in no defaults list, so its choice has no place"
+        return Mistake(group, place, message, nearest(group, sources.groups()))
     cause = f": {str(error.__cause__).splitlines()[0]}" if error.__cause__ else ""
-    return Mistake("", place, (text.splitlines() or [type(error).__name__])[0] + cause)
+    return Mistake("", _parent(text, groups, sources), (text.splitlines() or [type(error).__name__])[0] + cause)
 
 
-def _chosen(config: str, groups: Sequence[Override]) -> bool:
-    return any(f"{override.key}/{override.value}" == config for override in groups)
+def _chosen(group: str, option: str, groups: Sequence[Override]) -> str:
+    """The override that chose an option, if one did."""
+    return next((override.place for override in groups if (override.key, override.value) == (group, option)), "")
 
 
-def _line(text: str, wanted: str) -> int:
-    """The line of a file that names an option, or a group, or else the first one."""
-    for word in (wanted.rpartition("/")[2], wanted):
-        for number, line in enumerate(text.splitlines(), start=1):
-            if re.search(rf"(?<![\w/]){re.escape(word)}(?![\w/])", line):
-                return number
-    return 1
+def _listed(group: str, option: str, sources: Sources) -> str:
+    """The line of a defaults list that chooses an option (a pattern), if one does."""
+    entry = re.compile(rf"\s*-\s*((override|optional)\s+)*/?{re.escape(group)}\s*:\s*{option}\s*(#.*)?")
+    for file in sources.files():
+        for number, line in enumerate(file.text.splitlines(), start=1):
+            if entry.fullmatch(line):
+                return f"{file.label}:{number}"
+    return ""
+
+
+def _parent(text: str, groups: Sequence[Override], sources: Sources) -> str:
+    """The file that Hydra was in, or else the last override that was tried."""
+    parent = re.match(r"In '([^']+)'", text)
+    file = sources.read(parent[1]) if parent else None
+    return file.label if file else groups[-1].place if groups else ""

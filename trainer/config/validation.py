@@ -55,7 +55,9 @@ def validate(composed: Composed, contradictions: Contradictions | None = None) -
         raise ConfigError(composed.mistakes)
     checker = Checker(composed.allow_targets)
     config, faults = checker.section(composed.config, Root)
-    traced = [mistake for fault in faults for mistake in _traced(fault, composed, checker.fields)]
+    wrong = {fault.key for fault in faults}
+    original = [fault for fault in faults if composed.links.get(fault.key) not in wrong]
+    traced = [mistake for fault in original for mistake in _traced(fault, composed, checker.fields)]
     mistakes = [*composed.mistakes, *traced]
     if not faults and not composed.mistakes:
         if contradictions is None:

@@ -147,7 +147,7 @@ def found(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"the component {value['_target_']}" if "_target_" in value else "a section of keys"
     if isinstance(value, list):
-        return f"a list of {len(value)}"
+        return f"a list of {len(value)} values"
     return f"{value}"
 
 
@@ -172,9 +172,11 @@ def say(annotation: Any) -> str:
     if is_union(annotation):
         return " or ".join(dict.fromkeys(say(member) for member in _writable(arguments)))
     if origin is Literal:
-        return f"one of {', '.join(map(str, arguments))}"
+        return f"one of {', '.join(map(str, arguments))}" if len(arguments) > 1 else str(arguments[0])
     if origin is tuple:
-        return f"a list of {len(arguments)}" if Ellipsis not in arguments else f"a list, each {say(arguments[0])}"
+        return (
+            f"a list of {len(arguments)} values" if Ellipsis not in arguments else f"a list, each {say(arguments[0])}"
+        )
     if origin in SEQUENCES or annotation in SEQUENCES:
         return f"a list, each {say(arguments[0])}" if arguments else "a list"
     if origin in MAPPINGS or annotation in MAPPINGS:

@@ -1,0 +1,91 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gradwire.trainer.config import Composed, ConfigError, validate
+from gradwire.trainer.config.contradictions import Machine, contradictions
+from gradwire.trainer.config.values import Fault
+
+Tiny = Callable[..., Composed]
+ONE = Machine(gpus=0, processes=1, world_size=1)
+
+
+def found(composed: Composed, machine: Machine) -> dict[str, str]:
+    """Messages by key."""
+
+    def on_machine(config: Any, allow: tuple[str, ...]) -> list[Fault]:
+        return contradictions(config, allow, machine)
+
+    try:
+        validate(composed, on_machine)
+    except ConfigError as error:
+        return {mistake.key: mistake.message for mistake in error.mistakes}
+    return {}
+
+
+def test_the_defaults_go_together(tiny: Tiny) -> None:
+    assert found(tiny(), ONE) == {}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "message"),
+    [
+        (("lr.warmup=200 updates",), "run.length", "200 updates"),
+        (("run.length=2 epochs", "lr.warmup=3 epochs"), "run.length", "3 epochs"),
+        (("batch.granule=5",), "batch.size", "32 is no multiple of batch.granule, 5"),
+        (("batch.micro=33",), "batch.micro", "larger than the whole batch of 32"),
+        (("optimizer.lr=-1",), "optimizer.lr", "Invalid learning rate"),
+        (("optimizer.betas=[0.9,2]",), "optimizer.betas", "Invalid beta parameter"),
+        (("~optimizer.lr",), "optimizer.lr", "peak learning rate"),
+        (("lr.floor=2",), "lr.floor", "floor"),
+        (("model=mlp", "model.width=3"), "model.width", "width must be even"),
+        (("comm.topology={local:2}",), "comm.topology", "2 ranks and the run has 1"),
+        (("comm.topology={local:1}", "comm.codecs={node: int8}"), "comm.codecs.node", "no such axis"),
+        (("launch.device=cuda",), "launch.device", "no usable GPU"),
+        (("launch.hosts=2", "strategy=ddp"), "launch.endpoint", "2 hosts need"),
+    ],
+)
+def test_a_contradiction_is_named(tiny: Tiny, overrides: tuple[str, ...], key: str, message: str) -> None:
+    mistakes = found(tiny(*overrides), ONE)
+    assert list(mistakes) == [key]
+    assert message in mistakes[key]
+
+
+def test_everything_that_a_constructor_refuses_is_told_at_once(tiny: Tiny) -> None:
+    mistakes = found(tiny("optimizer.lr=-1", "optimizer.eps=-1", "optimizer.betas=[2,0.9]"), ONE)
+    assert set(mistakes) == {"optimizer.lr", "optimizer.eps", "optimizer.betas"}
+
+
+def test_each_process_needs_its_gpu(tiny: Tiny) -> None:
+    composed = tiny("launch.device=cuda", "launch.processes=4", "strategy=ddp")
+    assert "4 processes for 2 GPUs" in found(composed, Machine(gpus=2, processes=4, world_size=4))["launch.processes"]
+    assert "launch.processes" not in found(composed, Machine(gpus=4, processes=4, world_size=4))
+
+
+def test_single_is_for_one_process(tiny: Tiny) -> None:
+    assert "there are 2" in found(tiny(), Machine(gpus=0, processes=2, world_size=2))["strategy"]
+
+
+def test_an_outer_launcher_says_where_hosts_meet(tiny: Tiny) -> None:
+    machine = Machine(gpus=0, processes=1, world_size=2, endpoint=True)
+    assert found(tiny("launch.hosts=2", "strategy=ddp"), machine) == {}
+
+
+def test_the_topology_multiplies_to_the_world_size(tiny: Tiny) -> None:
+    machine = Machine(gpus=0, processes=4, world_size=8)
+    assert found(tiny("comm.topology={local:4,node:2}", "strategy=ddp"), machine) == {}
+
+
+def test_epochs_of_unknown_length_are_left_to_the_data(tiny: Tiny) -> None:
+    assert found(tiny("lr.warmup=3 epochs"), ONE) == {}
+
+
+def test_this_machine_is_found_out(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = {"processes": 3, "device": "cpu", "hosts": 2}
+    assert (Machine.here(launch).processes, Machine.here(launch).world_size) == (3, 6)
+    variables = {"RANK": "0", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    here = Machine.here(launch)
+    assert (here.processes, here.world_size, here.endpoint) == (4, 8, True)
