@@ -188,7 +188,7 @@ def _commit(fields: Fields, sequence: int, where: str) -> Commit:
     captured = fields.fields("captured")
     parts: tuple[PartRef, ...] = fields.each("parts", PartRef.from_json)
     world_size = fields.integer("world_size", 1)
-    if [part.rank for part in parts] != list(range(world_size)):
+    if len(parts) != world_size or any(part.rank != rank for rank, part in enumerate(parts)):
         raise DamagedCheckpoint(f"{where} does not list one part for each of its {world_size} ranks")
     commit = Commit(
         sequence=sequence,

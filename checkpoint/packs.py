@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
 import xxhash
@@ -55,7 +56,7 @@ class PackWriter:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._buffer = bytearray(PACK_BYTES)
+        self._buffer = np.empty(PACK_BYTES, np.uint8).data  # unlike a bytearray's, its pages cost nothing until written
         self._used = 0
         self._sha256 = hashlib.sha256()
         self._written: dict[tuple[str, int], Chunk] = {}
@@ -99,7 +100,7 @@ class PackWriter:
 
     def _keep(self, length: int) -> Chunk:
         """The chunk that stands behind the used part of the buffer; it stays there only if it is new."""
-        data = memoryview(self._buffer)[self._used : self._used + length]
+        data = self._buffer[self._used : self._used + length]
         digest = xxhash.xxh3_128_hexdigest(data)
         chunk = self._written.get((digest, length))
         if chunk is None:
@@ -110,9 +111,8 @@ class PackWriter:
 
     def _flush(self) -> None:
         pack = PackRef(self._sha256.hexdigest(), self._used)
-        with memoryview(self._buffer) as view, view[: self._used] as data:
-            if self._store.put_content("packs", data, pack.digest):
-                self.created.append(pack.name)
+        if self._store.put_content("packs", self._buffer[: self._used], pack.digest):
+            self.created.append(pack.name)
         self.packs.append(pack)
         self._used, self._sha256 = 0, hashlib.sha256()
 

@@ -3,10 +3,19 @@
 import errno
 import hashlib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from gradwire.checkpoint.errors import DamagedCheckpoint, MissingObject, StoreError, StoreFull, StoreUnavailable
+from gradwire.checkpoint.errors import (
+    CheckpointError,
+    DamagedCheckpoint,
+    MissingObject,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from gradwire.checkpoint.local import LocalObjects
 from gradwire.checkpoint.remote import RemoteObjects, offers_create
 from gradwire.checkpoint.retry import Retry
@@ -72,11 +81,10 @@ class Store:
         """
         view = memoryview(data)
         try:
-            self._objects.create(_checked(name), view)
+            with self._acting("write", name):
+                self._objects.create(name, view)
         except FileExistsError:
             return self._holds(name, view)
-        except Exception as error:
-            raise self._failure("write", name, error) from error
         return True
 
     def put_content(self, folder: str, data: bytes | memoryview, digest: str) -> bool:
@@ -85,20 +93,16 @@ class Store:
         Raises:
             StoreError, StoreFull, StoreUnavailable: it was not written, or that is not known.
         """
-        name, view = _checked(f"{folder}/{digest}"), memoryview(data)
+        name, view = f"{folder}/{digest}", memoryview(data)
         try:
-            self._objects.create(name, view)
-            return True
+            with self._acting("write", name):
+                self._objects.create(name, view)
         except FileExistsError:
-            pass
-        except Exception as error:
-            raise self._failure("write", name, error) from error
-        if not self._holds(name, view):
-            try:
-                self._objects.replace(name, view)
-            except Exception as error:
-                raise self._failure("write", name, error) from error
-        return False
+            if not self._holds(name, view):
+                with self._acting("replace", name):
+                    self._objects.replace(name, view)
+            return False
+        return True
 
     def check_create(self, name: str, data: bytes) -> None:
         """Prove that creating an existing object is refused here.
@@ -111,11 +115,10 @@ class Store:
             StoreError: it was not refused: this place cannot keep two writers apart.
         """
         try:
-            self._objects.create(_checked(name), memoryview(data))
+            with self._acting("write", name):
+                self._objects.create(name, memoryview(data))
         except FileExistsError:
             return
-        except Exception as error:
-            raise self._failure("write", name, error) from error
         raise StoreError(
             f"{self.url} overwrites an object that it was told to create only if absent; two writers could destroy "
             "each other's snapshots there. Use a local path or a store that honors conditional writes"
@@ -129,12 +132,11 @@ class Store:
             DamagedCheckpoint: it is longer than `limit` bytes (nothing longer is read).
             StoreError, StoreUnavailable: it could not be read.
         """
-        try:
-            data = self._objects.read(_checked(name), limit + 1)
-        except FileNotFoundError as error:
-            raise MissingObject(f"{self.url}: {name} is missing") from error
-        except Exception as error:
-            raise self._failure("read", name, error) from error
+        with self._acting("read", name):
+            try:
+                data = self._objects.read(name, limit + 1)
+            except FileNotFoundError as error:
+                raise MissingObject(f"{self.url}: {name} is missing") from error
         if len(data) > limit:
             raise DamagedCheckpoint(f"{self.url}: {name} is longer than the {limit} bytes it may have")
         return data
@@ -148,7 +150,7 @@ class Store:
         try:
             found = self._objects.names(folder)
         except Exception as error:
-            raise self._failure("list", folder, error) from error
+            raise _failure(f"{self.url}: cannot list {folder}", error) from error
         return sorted(name for last in found if _NAME.fullmatch(name := f"{folder}/{last}"))
 
     def delete(self, name: str) -> None:
@@ -157,12 +159,8 @@ class Store:
         Raises:
             StoreError, StoreUnavailable: it could not be removed.
         """
-        try:
-            self._objects.remove(_checked(name))
-        except FileNotFoundError:
-            return
-        except Exception as error:
-            raise self._failure("delete", name, error) from error
+        with self._acting("delete", name), suppress(FileNotFoundError):
+            self._objects.remove(name)
 
     def sweep(self) -> None:
         """Remove what killed writers left unfinished. Only a writer that has just taken over may do so.
@@ -174,40 +172,41 @@ class Store:
             try:
                 self._objects.sweep(folder)
             except Exception as error:
-                raise self._failure("sweep", folder, error) from error
+                raise _failure(f"{self.url}: cannot remove leftovers from {folder}", error) from error
 
     def _holds(self, name: str, data: memoryview) -> bool:
-        try:
-            present = self._objects.read(name, len(data) + 1)
-        except Exception as error:
-            raise self._failure("read", name, error) from error
-        return present == data
+        with self._acting("read", name):
+            return self._objects.read(name, len(data) + 1) == data
 
-    def _failure(self, action: str, name: str, error: Exception) -> StoreError:
-        number = error.errno if isinstance(error, OSError) else None
-        what = f"{self.url}: cannot {action} {name}: {error or type(error).__name__}"
-        if number in (errno.ENOSPC, errno.EDQUOT):
-            return StoreFull(f"{what}. Free space there, or choose another URL")
-        if isinstance(error, PermissionError) or "Credentials" in type(error).__name__ or number == errno.EROFS:
-            return StoreError(
-                f"{what}. Check that you may read, write, list, link and delete there, and the credentials"
-            )
-        if isinstance(error, FileNotFoundError):
-            return StoreError(f"{what}. Check that the bucket or folder exists")
-        if isinstance(error, NotADirectoryError | IsADirectoryError):
-            return StoreError(f"{what}. A store needs a folder of its own")
-        if number == errno.ENOTSUP:
-            return StoreError(f"{what}. The file system must offer hard links")
-        return StoreUnavailable(what)
+    @contextmanager
+    def _acting(self, action: str, name: str) -> Iterator[None]:
+        """Keep to the names of a store's objects, and give every failure its class; FileExistsError passes."""
+        if not _NAME.fullmatch(name):
+            raise DamagedCheckpoint(f"{name!r} is not the name of an object of a store")
+        try:
+            yield
+        except (CheckpointError, FileExistsError):
+            raise
+        except Exception as error:
+            raise _failure(f"{self.url}: cannot {action} {name}", error) from error
+
+
+def _failure(what: str, error: Exception) -> StoreError:
+    number = error.errno if isinstance(error, OSError) else None
+    what = f"{what}: {str(error) or type(error).__name__}"
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFull(f"{what}. Free space there, or choose another URL")
+    if isinstance(error, PermissionError) or "Credentials" in type(error).__name__ or number == errno.EROFS:
+        return StoreError(f"{what}. Check that you may read, write, list, link and delete there, and the credentials")
+    if isinstance(error, FileNotFoundError):
+        return StoreError(f"{what}. Check that the bucket or folder exists")
+    if isinstance(error, NotADirectoryError | IsADirectoryError | FileExistsError):
+        return StoreError(f"{what}. A store needs a folder of its own")
+    if number == errno.ENOTSUP:
+        return StoreError(f"{what}. The file system must offer hard links")
+    return StoreUnavailable(what)
 
 
 def content_name(data: bytes | memoryview) -> str:
     """The SHA-256 of bytes, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
-
-
-def _checked(name: str) -> str:
-    """The name, if it is one of a store's objects: never absolute, never with `..`."""
-    if not _NAME.fullmatch(name):
-        raise DamagedCheckpoint(f"{name!r} is not the name of an object of a store")
-    return name

@@ -143,8 +143,7 @@ def pieces(tensor: Tensor, longest: int) -> Iterator[memoryview]:
 def _flat_pieces(bits: Tensor, longest: int) -> Iterator[Tensor]:
     size = bits.dtype.itemsize
     if bits.is_contiguous():
-        flat = bits.reshape(-1)
-        yield from (piece for piece in torch.split(flat, longest // size) if piece.numel())
+        yield from (piece for piece in torch.split(_flat(bits), longest // size) if piece.numel())
         return
     rows = longest // (bits[0].numel() * size)
     if rows == 0:
@@ -152,4 +151,9 @@ def _flat_pieces(bits: Tensor, longest: int) -> Iterator[Tensor]:
             yield from _flat_pieces(row, longest)
         return
     for block in torch.split(bits, rows):
-        yield block.reshape(-1)
+        yield _flat(block.contiguous())
+
+
+def _flat(bits: Tensor) -> Tensor:
+    """A contiguous tensor with one axis of stride 1; reshape leaves a single element its odd stride."""
+    return bits.as_strided((bits.numel(),), (1,))

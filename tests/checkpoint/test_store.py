@@ -1,0 +1,220 @@
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+from gradwire.checkpoint import DamagedCheckpoint, MissingObject, StoreError, StoreFull, StoreUnavailable
+from gradwire.checkpoint.remote import RemoteObjects
+from gradwire.checkpoint.retry import Retry
+from gradwire.checkpoint.store import Store, content_name
+
+NAME = f"commits/{1:020d}"
+
+
+@pytest.fixture(params=["path", "file", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return Store.open({"path": "", "file": "file://", "memory": "memory:/"}[request.param] + str(tmp_path / "store"))
+
+
+def test_an_object_is_created_once_and_read_back(store: Store) -> None:
+    assert store.list("commits") == []
+    assert store.put_new(NAME, b"first")
+    assert not store.put_new(NAME, b"second")
+    assert store.put_new(NAME, b"first"), "a repeated request finds its own success"
+    assert store.get(NAME, 100) == b"first"
+    assert store.list("commits") == [NAME]
+    store.check_create(NAME, b"first")
+    store.delete(NAME)
+    store.delete(NAME)
+    assert store.list("commits") == []
+    with pytest.raises(MissingObject, match=NAME):
+        store.get(NAME, 100)
+
+
+def test_content_is_stored_once_and_a_damaged_object_of_its_name_is_replaced(store: Store) -> None:
+    digest = content_name(b"content")
+    assert store.put_content("packs", b"content", digest)
+    assert not store.put_content("packs", b"content", digest)
+    store.delete(f"packs/{digest}")
+    assert store.put_new(f"packs/{digest}", b"rotten")
+    assert not store.put_content("packs", b"content", digest)
+    assert store.get(f"packs/{digest}", 100) == b"content"
+
+
+def test_nothing_longer_than_its_limit_is_read(store: Store) -> None:
+    store.put_new(NAME, b"0123456789")
+    assert store.get(NAME, 10) == b"0123456789"
+    with pytest.raises(DamagedCheckpoint, match="longer than the 9 bytes"):
+        store.get(NAME, 9)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "/etc/passwd",
+        "../commits/00000000000000000001",
+        f"packs/../{'0' * 64}",
+        "commits/1",
+        "packs/" + "A" * 64,
+        f"{NAME}\n",
+        "journal/x",
+        "",
+    ],
+)
+def test_no_name_leaves_the_store(store: Store, name: str) -> None:
+    actions: list[Callable[[], object]] = [
+        lambda: store.get(name, 10),
+        lambda: store.put_new(name, b""),
+        lambda: store.delete(name),
+        lambda: store.check_create(name, b""),
+    ]
+    for action in actions:
+        with pytest.raises(DamagedCheckpoint, match="not the name of an object"):
+            action()
+
+
+def test_foreign_files_are_not_seen(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    store.put_new(NAME, b"commit")
+    for foreign in ("README", ".tmp-0123", "00000000000000000001.bak", "0000000000000000000x"):
+        (tmp_path / "commits" / foreign).write_text("foreign")
+    (tmp_path / "commits" / "folder").mkdir()
+    assert store.list("commits") == [NAME]
+
+
+def test_an_unfinished_file_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    store.put_new(NAME, b"commit")
+    (tmp_path / "commits" / ".tmp-0123").write_text("cut off")
+    (tmp_path / "commits" / "notes").write_text("foreign")
+    store.sweep()
+    assert sorted(os.listdir(tmp_path / "commits")) == ["00000000000000000001", "notes"]
+
+
+def test_reading_leaves_no_trace(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "absent"))
+    assert store.list("packs") == []
+    with pytest.raises(MissingObject):
+        store.get(NAME, 10)
+    assert not (tmp_path / "absent").exists()
+
+
+def test_a_failed_listing_is_an_error_and_not_an_empty_store(tmp_path: Path) -> None:
+    (tmp_path / "commits").write_text("a file in the folder's place")
+    with pytest.raises(StoreError, match="a folder of its own"):
+        Store.open(str(tmp_path)).list("commits")
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nosuch://bucket/run", "nosuch"),
+        ("memory://runs/../other", r"'\.\.'"),
+        ("zip://a::memory://x.zip", "only if it is absent|zip"),
+    ],
+)
+def test_a_url_that_cannot_be_a_store_is_refused(url: str, message: str) -> None:
+    fsspec.filesystem("memory").pipe_file("/x.zip", b"PK\x05\x06" + bytes(18))
+    with pytest.raises(StoreError, match=message):
+        Store.open(url)
+
+
+class Overwriting(MemoryFileSystem):
+    """Ignores the wish to create only, as some file systems do."""
+
+    cachable = False
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: object) -> None:
+        super().pipe_file(path, value)
+
+
+def over(filesystem: MemoryFileSystem, retry: Retry = Retry(deadline=0.0)) -> Store:  # noqa: B008
+    return Store("test://", RemoteObjects(filesystem, "/over", retry))
+
+
+def test_a_file_system_that_overwrites_is_found_out() -> None:
+    store = over(Overwriting())
+    store.put_new(NAME, b"claim")
+    with pytest.raises(StoreError, match="overwrites"):
+        store.check_create(NAME, b"claim")
+
+
+class Failing(MemoryFileSystem):
+    """Fails its first calls; each call may be applied before it fails."""
+
+    cachable = False
+
+    def __init__(self, errors: list[Exception], applied: bool = False) -> None:
+        super().__init__()
+        self.store = {}
+        self.pseudo_dirs = [""]
+        self.errors = errors
+        self.applied = applied
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: object) -> None:
+        if self.errors and not self.applied:
+            raise self.errors.pop(0)
+        super().pipe_file(path, value, mode=mode)
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def ls(self, path: str, detail: bool = True, **_: object) -> list[object]:
+        if self.errors:
+            raise self.errors.pop(0)
+        found: list[object] = super().ls(path, detail=detail)
+        return found
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: object) -> bytes:
+        data: bytes = super().cat_file(path, start, end)
+        return data[: len(data) // 2] if self.errors and self.errors.pop() else data
+
+
+def patient() -> Retry:
+    return Retry(deadline=1e9, sleep=lambda seconds: None)
+
+
+def test_a_burst_of_transient_errors_is_survived() -> None:
+    burst: list[Exception] = [OSError(16, "Please reduce your request rate"), TimeoutError(), ConnectionResetError()]
+    store = over(Failing(burst.copy()), patient())
+    assert store.put_new(NAME, b"commit")
+    assert store.get(NAME, 10) == b"commit"
+    assert over(Failing(burst.copy()), patient()).list("commits") == []
+
+
+def test_a_success_reported_as_a_failure_is_recognized() -> None:
+    store = over(Failing([TimeoutError()], applied=True), patient())
+    assert store.put_new(NAME, b"commit")
+    content = content_name(b"pack")
+    assert over(Failing([TimeoutError()], applied=True), patient()).put_content("packs", b"pack", content) is False
+
+
+def test_a_short_answer_is_asked_for_again() -> None:
+    filesystem = Failing([])
+    store = over(filesystem, patient())
+    store.put_new(NAME, b"0123456789")
+    filesystem.errors = [TimeoutError()]
+    assert store.get(NAME, 10) == b"0123456789"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (PermissionError("Access Denied"), StoreError, "Access Denied.*credentials"),
+        (OSError(28, "No space left on device"), StoreFull, "No space left on device.*Free space"),
+        (OSError(30, "Read-only file system"), StoreError, "Read-only file system.*may read, write"),
+        (FileNotFoundError("The specified bucket does not exist"), StoreError, "bucket or folder exists"),
+        (TimeoutError(), StoreUnavailable, "TimeoutError"),
+        (OSError(5, "Input/output error"), StoreUnavailable, "Input/output error"),
+    ],
+)
+def test_each_failure_has_a_class_and_says_what_to_do(error: Exception, kind: type[StoreError], message: str) -> None:
+    with pytest.raises(StoreError, match=message) as raised:
+        over(Failing([error])).put_new(NAME, b"commit")
+    assert type(raised.value) is kind
+
+
+def test_a_lasting_listing_error_is_never_an_empty_store() -> None:
+    with pytest.raises(StoreUnavailable, match="cannot list commits"):
+        over(Failing([OSError(5, "Input/output error")])).list("commits")

@@ -1,0 +1,175 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gradwire.checkpoint import DamagedCheckpoint, StateTooLarge, StoreError, UnsupportedState
+from gradwire.checkpoint.document import Fields
+from gradwire.checkpoint.packs import PACK_BYTES, PackRef, PackWriter, read_tensors
+from gradwire.checkpoint.store import Store
+from gradwire.checkpoint.tensors import CHUNK_BYTES, DTYPES, StoredTensor, check_storable, pieces
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+
+def random_bits(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    count = torch.Size(shape).numel() * dtype.itemsize
+    raw = torch.randint(0, 2 if dtype == torch.bool else 256, (count,), dtype=torch.uint8)
+    return raw.view(dtype).reshape(shape)
+
+
+def bits(tensor: Tensor) -> bytes:
+    return b"".join(bytes(piece) for piece in pieces(tensor, 16))
+
+
+def round_trip(folder: Path, tensors: list[Tensor]) -> list[Tensor]:
+    store = Store.open(str(folder))
+    writer = PackWriter(store)
+    stored = [writer.add(tensor) for tensor in tensors]
+    writer.finish()
+    return read_tensors(store, writer.packs, stored)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@pytest.mark.parametrize("name", DTYPES)
+def test_every_dtype_round_trips_bit_for_bit(name: str, tmp_path: Path) -> None:
+    dtype = DTYPES[name]
+    whole = random_bits((6, 4, 2), dtype)
+    tensors = [whole, whole[0, 0, 0], whole[:, :0], whole.transpose(0, 2), whole[::2, 1:3], whole[0, 0].expand(3, 2)]
+    for restored, tensor in zip(round_trip(tmp_path, tensors), tensors, strict=True):
+        assert (restored.dtype, restored.shape) == (dtype, tensor.shape)
+        assert restored.is_contiguous()
+        assert bits(restored) == bits(tensor)
+
+
+def test_every_dtype_of_torch_is_stored_or_refused() -> None:
+    every = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    left_out = {str(dtype).removeprefix("torch.").split("x")[0].rstrip("0123456789") for dtype in every - set(DTYPES.values())}
+    assert left_out == {"bits", "int", "uint", "qint", "quint"}, "a new dtype: store it or refuse it"
+    assert not {torch.int8, torch.int16, torch.int32, torch.int64} - set(DTYPES.values())
+
+
+def test_pieces_are_row_major_whatever_the_strides() -> None:
+    tensor = torch.arange(2 * 3 * 50, dtype=torch.int32).reshape(2, 3, 50).permute(2, 0, 1)
+    joined = b"".join(bytes(piece) for piece in pieces(tensor, 64))
+    assert joined == tensor.contiguous().numpy().tobytes()
+    assert all(len(piece) <= 64 for piece in pieces(tensor, 64))
+
+
+def test_conjugated_and_negated_views_are_stored_by_value(tmp_path: Path) -> None:
+    numbers = torch.tensor([1 + 2j, 3 - 4j])
+    restored = round_trip(tmp_path, [numbers.conj(), numbers.conj().imag])
+    assert restored[0].tolist() == [1 - 2j, 3 + 4j]
+    assert restored[1].tolist() == [-2.0, 4.0]
+
+
+def test_large_tensors_span_chunks_and_packs_and_equal_bytes_are_stored_once(tmp_path: Path) -> None:
+    large = random_bits((PACK_BYTES + CHUNK_BYTES + 8,), torch.uint8)
+    store = Store.open(str(tmp_path))
+    writer = PackWriter(store)
+    stored = [writer.add(large), writer.add(large), writer.add(large.reshape(2, -1))]
+    writer.finish()
+    assert [chunk.length for chunk in stored[0].chunks] == [CHUNK_BYTES] * 5 + [8]
+    assert stored[0].chunks == stored[1].chunks == stored[2].chunks
+    assert sum(pack.size for pack in writer.packs) == large.numel()
+    assert all(pack.size <= PACK_BYTES for pack in writer.packs)
+    restored = read_tensors(store, writer.packs, stored)
+    assert all(torch.equal(each.reshape(-1), large) for each in restored)
+
+
+def test_digests_do_not_depend_on_strides(tmp_path: Path) -> None:
+    tensor = random_bits((3 * 2**20, 2, 4), torch.uint8)
+    writer = PackWriter(Store.open(str(tmp_path)))
+    turned = tensor.permute(2, 0, 1).contiguous().permute(1, 2, 0)
+    assert not turned.is_contiguous()
+    assert writer.add(tensor).chunks == writer.add(turned).chunks
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (torch.eye(2).to_sparse(), "layout torch.sparse_coo"),
+        (torch.empty(2, device="meta"), "meta device"),
+        (torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), "not a plain tensor"),
+        (torch.empty(2, dtype=torch.int4), "torch.int4"),
+    ],
+)
+def test_other_tensors_are_refused_by_name(tensor: Tensor, message: str) -> None:
+    with pytest.raises(UnsupportedState, match=f"shared.w.*{message}"):
+        check_storable(tensor, "shared.w")
+
+
+def entry(**changes: Any) -> Fields:
+    chunk = [0, 0, 24, "0" * 32]
+    return Fields({"dtype": "float32", "shape": [2, 3], "chunks": [chunk]} | changes, "entry")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dtype": "qint8"},
+        {"dtype": "__class__"},
+        {"shape": [2, -3]},
+        {"shape": [2, 4]},
+        {"shape": [True, 6]},
+        {"shape": [2**40, 2**40]},
+        {"shape": [0, 2**70]},
+        {"shape": [1] * 65},
+        {"shape": "23"},
+        {"chunks": []},
+        {"chunks": [[0, 0, 24]]},
+        {"chunks": [[1, 0, 24, "0" * 32]]},
+        {"chunks": [[0, 1, 24, "0" * 32]]},
+        {"chunks": [[0, -1, 24, "0" * 32]]},
+        {"chunks": [[0, 0, 25, "0" * 32]]},
+        {"chunks": [[0, 0, 24, "0" * 31]]},
+        {"chunks": [[0, 0, 24, "0" * 32], [0, 0, 0, "0" * 32]]},
+    ],
+)
+def test_entries_that_contradict_themselves_are_damage(changes: dict[str, Any]) -> None:
+    assert StoredTensor.from_json(entry(), (24,)).nbytes == 24
+    with pytest.raises(DamagedCheckpoint):
+        StoredTensor.from_json(entry(**changes), (24,))
+
+
+def test_more_than_the_free_memory_is_refused_before_anything_is_allocated(tmp_path: Path) -> None:
+    chunk = [0, 0, 2**26, "0" * 32]
+    shape = [2**26, 2**20]
+    stored = StoredTensor.from_json(
+        Fields({"dtype": "uint8", "shape": shape[:1], "chunks": [chunk]}, "entry"), (2**26,)
+    )
+    with pytest.raises(StateTooLarge, match="bytes of memory are free"):
+        read_tensors(Store.open(str(tmp_path)), [PackRef("0" * 64, 2**26)], [stored] * 2**20)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.sampled_from(sorted(DTYPES)), st.booleans())))
+def test_any_mixture_of_tensors_round_trips(descriptions: list[tuple[int, int, str, bool]]) -> None:
+    tensors = [random_bits((rows, columns), DTYPES[name]) for rows, columns, name, _ in descriptions]
+    tensors = [t.t() if turn else t for t, (*_, turn) in zip(tensors, descriptions, strict=True)]
+    store = Store.open("memory://mixtures")
+    writer = PackWriter(store)
+    stored = [writer.add(tensor) for tensor in tensors]
+    writer.finish()
+    for restored, tensor in zip(read_tensors(store, writer.packs, stored), tensors, strict=True):
+        assert bits(restored) == bits(tensor)
+
+
+def test_a_pack_of_another_size_is_damage(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    writer = PackWriter(store)
+    stored = writer.add(torch.arange(8))
+    writer.finish()
+    path = tmp_path / writer.packs[0].name
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DamagedCheckpoint, match="63 of its 64 bytes"):
+        read_tensors(store, writer.packs, [stored])
+    path.unlink()
+    with pytest.raises(DamagedCheckpoint, match="missing"):
+        read_tensors(store, writer.packs, [stored])
+
+
+def test_an_unreadable_folder_is_no_damage(tmp_path: Path) -> None:
+    (tmp_path / "packs").write_text("a file where a folder should be")
+    with pytest.raises(StoreError, match="folder of its own"):
+        read_tensors(Store.open(str(tmp_path)), [PackRef("0" * 64, 24)], [StoredTensor.from_json(entry(), (24,))])
