@@ -1,6 +1,8 @@
 """From a resolved configuration to a running trainer: every object is built here, once, in the order of the data flow."""
 
+import json
 import logging
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,14 +11,16 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gradwire.checkpoint import Checkpointer, load_weights
+from gradwire.checkpoint import Checkpointer, NoCheckpoint, load_weights
 from gradwire.comm import AllReduce, Topology
 from gradwire.schedulers import Duration, Plan
 from gradwire.trainer.blocks import checkpoint_activations, compile_blocks
 from gradwire.trainer.config import instantiate
+from gradwire.trainer.data import training_set
 from gradwire.trainer.errors import StateMismatchError
-from gradwire.trainer.evaluation import TextSamples
+from gradwire.trainer.evaluation import EvaluationInterrupted, TextSamples
 from gradwire.trainer.launch.context import WorkerContext
+from gradwire.trainer.launch.exit_codes import ExitCode
 from gradwire.trainer.loggers.metrics import MetricsFile
 from gradwire.trainer.loggers.progress import Progress
 from gradwire.trainer.optimizers import Group, build_optimizer
@@ -25,8 +29,49 @@ from gradwire.trainer.strategies import DataParallel, Single, Strategy
 from gradwire.trainer.sync_batchnorm import synchronize_batch_norms
 from gradwire.trainer.trainer import Run, Settings, Trainer
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("gradwire")
 Node = Mapping[str, Any]
+
+
+def run(config: Node, context: WorkerContext) -> int:
+    """Train or evaluate what the configuration describes, on this rank; the exit code."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    log.setLevel(logging.INFO if context.rank == 0 else logging.ERROR)
+    trainer, checkpointer = build_trainer(config, context)
+    restore(trainer, checkpointer, context.restore)
+    if context.mode == "evaluate":
+        return evaluate(trainer, context)
+    result = trainer.fit()
+    return int(ExitCode.PREEMPTED if result.status == "preempted" else ExitCode.DONE)
+
+
+def restore(trainer: Trainer, checkpointer: Checkpointer, ref: str | None) -> None:
+    """Continue from `latest`, an update, or `latest-if-any`; None starts anew.
+
+    Raises:
+        CheckpointError: what was asked for is missing or damaged.
+    """
+    if ref is None:
+        return
+    try:
+        state, commit = checkpointer.restore("latest" if ref.startswith("latest") else int(ref))
+    except NoCheckpoint:
+        if ref != "latest-if-any":
+            raise
+        return
+    trainer.restore(state)
+    log.info("continuing from update %d", commit.update)
+
+
+def evaluate(trainer: Trainer, context: WorkerContext) -> int:
+    """Measure the restored model and print what was found as one line of JSON."""
+    try:
+        record = {"update": trainer.clock.updates} | trainer.evaluate()
+    except EvaluationInterrupted:
+        return int(ExitCode.PREEMPTED)
+    if context.rank == 0:
+        sys.stdout.write(json.dumps(record) + "\n")
+    return int(ExitCode.DONE)
 
 
 def component(node: Node, allow: tuple[str, ...], *section_keys: str, **arguments: Any) -> Any:
@@ -41,7 +86,7 @@ def duration(text: str | None) -> Duration | None:
 
 def build_plan(config: Node, data: Any, allow: tuple[str, ...] = ()) -> Plan:
     """The run's batch size and learning rate as functions of the clock."""
-    train = getattr(data, "train", data)
+    train = getattr(data, "train", data)    train = training_set(data)
     optimizer, batch = config["optimizer"], config["batch"]
     return Plan(
         lr=optimizer["lr"] * component(config["lr"], allow),

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from gradwire.checkpoint import Checkpointer, State
 from gradwire.schedulers import Clock, Duration, Plan, Step
 from gradwire.trainer.callbacks import Callback
-from gradwire.trainer.data import Feed, SampleStream, UpdateBatch
+from gradwire.trainer.data import Feed, SampleStream, UpdateBatch, training_set, validation_set
 from gradwire.trainer.decisions import Decision, DecisionLog
 from gradwire.trainer.ema import MovingAverage
 from gradwire.trainer.errors import StateMismatchError
@@ -146,7 +146,7 @@ class Trainer:
         self.loss = loss_for(model, loss)
         self.precision = Precision(settings.precision, self.strategy.device)
         self.average = None if settings.ema is None else MovingAverage(self.model, settings.ema)
-        self.stream = SampleStream(getattr(data, "train", data), settings.seed)
+        self.stream = SampleStream(training_set(data), settings.seed)
         self.context: int = getattr(data, "context", 1)
         self.callbacks = dict(callbacks or {})
         self.decisions = DecisionLog()
@@ -186,7 +186,7 @@ class Trainer:
     def _build_evaluator(
         self, data: Any, samples: TextSamples | None, stop_requested: Callable[[], bool]
     ) -> Evaluator | None:
-        validation = getattr(data, "validation", None)
+        validation = validation_set(data)
         if validation is None:
             return None
         return Evaluator(
