@@ -6,19 +6,18 @@ meta device, where tensors have a shape and no memory.
 
 import re
 from collections.abc import Iterator, Mapping
-from types import SimpleNamespace
 from typing import Any
 
 from gradwire.trainer.config.checker import TARGET
 from gradwire.trainer.config.fields import fields_of, is_section
 from gradwire.trainer.config.instantiation import instantiate
+from gradwire.trainer.config.interpolation import leaves
 from gradwire.trainer.config.schema import Root
 from gradwire.trainer.config.signatures import REQUIRED, parameters
 from gradwire.trainer.config.targets import resolve_target
 from gradwire.trainer.config.values import Fault
 
 Config = Mapping[str, Any]
-_AN_EPOCH = 1_000_000  # samples; stands in for a length that only the data knows
 _NEAR = 48  # characters of a message within which a parameter's name is taken as what the message is about
 
 
@@ -39,11 +38,11 @@ def argument(config: Config, section: str, name: str, allow: tuple[str, ...]) ->
 
 
 def refused(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
-    """What the constructors of schedules, the optimizer, the loss and the model refuse."""
+    """What the constructors of schedules, the optimizer and the loss refuse."""
     yield from _schedules(config, allow)
     yield from _optimizer(config, allow)
-    yield from _loss(config, allow)
-    yield from _model(config, allow)
+    if config["loss"] is not None:
+        yield from _built("loss", config["loss"], allow)
 
 
 def _schedules(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
@@ -77,11 +76,6 @@ def _optimizer(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
     yield from _built("optimizer", node, allow, params=_NoParameters())
 
 
-def _loss(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
-    if config["loss"] is not None:
-        yield from _built("loss", config["loss"], allow)
-
-
 def _built(key: str, node: Mapping[str, Any], allow: tuple[str, ...], **supplied: Any) -> Iterator[Fault]:
     while True:
         try:
@@ -89,7 +83,7 @@ def _built(key: str, node: Mapping[str, Any], allow: tuple[str, ...], **supplied
         except _Accepted:
             return
         except Exception as error:  # whatever a constructor raises is what it has against its arguments
-            fault = _complaint(key, node, error)
+            fault = complaint(key, node, error)
             yield fault
             name = fault.key.removeprefix(key).lstrip(".")
             if not name:
@@ -99,71 +93,39 @@ def _built(key: str, node: Mapping[str, Any], allow: tuple[str, ...], **supplied
             return
 
 
-def _model(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
-    import torch
+def build_model(config: Config, allow: tuple[str, ...]) -> Any | Fault | None:
+    """The model on the meta device; a fault if its constructor refuses; None where it cannot be built there."""
+    from gradwire.trainer.config.shapes import shapes_only
 
     node = component_of(config, "model")
     try:
-        with torch.device("meta"):
-            model = instantiate(node, allow)
+        with shapes_only():
+            return instantiate(node, allow)
     except Exception as error:
-        yield _complaint("model", node, error)
-        return
-    yield from _fit(config, model, allow)
+        if isinstance(error, NotImplementedError) or re.search(r"\bmeta\b", str(error)):
+            return None  # it looks into its tensors, or loads them: no mistake
+        return complaint("model", node, error)
 
 
-def _fit(config: Config, model: Any, allow: tuple[str, ...]) -> Iterator[Fault]:
-    """Whether the data's sequences and tokens fit into the model."""
-    for name, what in (("context", "tokens"), ("vocabulary", "token ids")):
-        limit, needed = getattr(model, name, None), argument(config, "data", name, allow)
-        if isinstance(limit, int) and isinstance(needed, int) and needed > limit:
-            yield Fault(
-                f"data.{name}",
-                f"the data has {needed} {what}, the model takes {limit}: lower data.{name} or raise model.{name}",
-            )
-
-
-def refused_plan(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
-    """What the plan of batch size and learning rate refuses; its parts must be accepted already."""
-    from gradwire.trainer.assemble import build_plan
-
-    epochs = [value for value in _texts([config["run"]["length"], config["lr"], config["batch"]]) if "epoch" in value]
-    known = "epoch" in config["run"]["length"]
-    if epochs and not known:
-        return  # how long an epoch is against the run is known once the data is there
-    train = range(_AN_EPOCH) if epochs else None
-    context = argument(config, "data", "context", allow)
+def build_data(config: Config, allow: tuple[str, ...]) -> Any | Fault | None:
+    """The data source, if it is one of ours, which read nothing until they are asked; a fault if it refuses."""
+    node = component_of(config, "data")
+    targets = [value for key, value in leaves(node) if key.rpartition(".")[2] == TARGET]
+    if not all(str(target).startswith("gradwire.") for target in targets):
+        return None
     try:
-        build_plan(config, SimpleNamespace(train=train, context=context or 1), allow)
+        return instantiate(node, allow)
     except Exception as error:
-        yield Fault(_plan_key(str(error)), str(error))
+        return complaint("data", node, error)
 
 
-def _plan_key(message: str) -> str:
-    for word, key in (("granule", "batch.granule"), ("beta", "scaling"), ("Batch", "batch.schedule"), ("peak", "lr")):
-        if word in message:
-            return key
-    return "run.length"
-
-
-def _texts(tree: Any) -> Iterator[str]:
-    if isinstance(tree, Mapping):
-        tree = list(tree.values())
-    if isinstance(tree, list):
-        for value in tree:
-            yield from _texts(value)
-    elif isinstance(tree, str):
-        yield tree
-
-
-def _complaint(key: str, node: Mapping[str, Any], error: Exception) -> Fault:
+def complaint(key: str, node: Mapping[str, Any], error: Exception) -> Fault:
     """A constructor's error, with the argument that it speaks of where it names one."""
     message = str(error).strip() or type(error).__name__
     if not isinstance(error, ValueError | TypeError) and type(error).__module__ == "builtins":
         message = f"{type(error).__name__}: {message}"
-    spoken = {"learning rate": "lr", "beta parameter": "betas", "epsilon": "eps"}
-    text = message.lower()
-    for words, name in {**spoken, **{name: name for name in node}}.items():
-        if name in node and re.search(rf"\b{re.escape(words)}\b", text[:_NEAR]):
-            return Fault(f"{key}.{name}", message)
-    return Fault(key, message)
+    spoken = {"learning rate": "lr", "beta parameter": "betas", "epsilon": "eps", **{name: name for name in node}}
+    text = message.lower()[:_NEAR]
+    found = [(re.search(rf"\b{re.escape(words)}\b", text), name) for words, name in spoken.items() if name in node]
+    first = min(((match.start(), name) for match, name in found if match), default=None)
+    return Fault(f"{key}.{first[1]}" if first else key, message)

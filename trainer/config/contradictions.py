@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradwire.trainer.config.construction import refused, refused_plan
+from gradwire.trainer.config.construction import refused
+from gradwire.trainer.config.fit import refused_plan, unfit
 from gradwire.trainer.config.values import Fault
 
 Config = Mapping[str, Any]
@@ -60,6 +61,7 @@ def contradictions(config: Config, allow_targets: tuple[str, ...], machine: Mach
         *_precision(config, machine),
         *_batch(config),
         *refused(config, allow_targets),
+        *unfit(config, allow_targets),
     ]
     if not any(fault.key.startswith(_PARTS_OF_PLAN) for fault in faults):
         faults += refused_plan(config, allow_targets)

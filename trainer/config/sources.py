@@ -106,7 +106,7 @@ class Origins:
     def record(self, key: str, place: str) -> None:
         """`key`, and with it all that was below, now comes from `place`."""
         stale = [known for known in self._places if known.startswith((f"{key}[", f"{key}."))]
-        stale += [known for known in self._places if key.startswith((f"{known}[", f"{known}."))]
+        stale += [known for known in self._places if key.startswith(f"{known}.")]
         for known in stale:
             del self._places[known]
         self._places[key] = place

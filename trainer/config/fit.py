@@ -1,0 +1,79 @@
+"""Whether the large parts fit together: the data to the model, and the schedules to the length of the run."""
+
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from gradwire.trainer.config.construction import argument, build_data, build_model
+from gradwire.trainer.config.values import Fault
+
+Config = Mapping[str, Any]
+_AN_EPOCH = 1_000_000  # samples; stands in for a length that only the data knows
+
+
+def unfit(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
+    """What the constructors of model and data refuse, and where the two do not fit."""
+    model, data = build_model(config, allow), build_data(config, allow)
+    faults = [part for part in (model, data) if isinstance(part, Fault)]
+    yield from faults
+    if model is not None and not faults:
+        yield from _sequences(config, model, data, allow)
+        yield from _kind(config, model, data)
+
+
+def _sequences(config: Config, model: Any, data: Any, allow: tuple[str, ...]) -> Iterator[Fault]:
+    """Whether the model takes the data's sequences and token ids."""
+    for name, what in (("context", "tokens a sample"), ("vocabulary", "different token ids")):
+        limit = getattr(model, name, None)
+        needed = argument(config, "data", name, allow) if data is None else getattr(data, name, None)
+        if isinstance(limit, int) and isinstance(needed, int) and needed > limit:
+            key = f"data.{name}" if name in config["data"] else f"model.{name}" if name in config["model"] else "model"
+            yield Fault(
+                key, f"the data has {needed} {what} and the model takes {limit}: raise model.{name} to {needed}"
+            )
+
+
+def _kind(config: Config, model: Any, data: Any) -> Iterator[Fault]:
+    """Whether the data gives what the model's own loss asks for, as far as our own data sources go."""
+    from gradwire.trainer.data import Digits
+
+    if config["loss"] is not None or data is None:
+        return
+    loss, tokens = getattr(model, "default_loss", None), isinstance(getattr(data, "vocabulary", None), int)
+    if (loss == "next_token" and isinstance(data, Digits)) or (loss == "classification" and tokens):
+        gives = "token ids" if tokens else "images with labels"
+        reason = f"{type(model).__name__} is trained by {loss} and {type(data).__name__} gives {gives}"
+        yield Fault("data._target_", f"{reason}: choose another model or other data, or set loss")
+
+
+def refused_plan(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
+    """What the plan of batch size and learning rate refuses; its parts must be accepted already."""
+    from gradwire.trainer.assemble import build_plan
+
+    epochs = [value for value in _texts([config["run"]["length"], config["lr"], config["batch"]]) if "epoch" in value]
+    if epochs and "epoch" not in config["run"]["length"]:
+        return  # how long an epoch is against the run is known once the data is there
+    train = range(_AN_EPOCH) if epochs else None
+    context = argument(config, "data", "context", allow) or 1
+    try:
+        build_plan(config, SimpleNamespace(train=train, context=context), allow)
+    except Exception as error:
+        yield Fault(_plan_key(str(error)), str(error))
+
+
+def _plan_key(message: str) -> str:
+    """The key that an error of the plan is most about."""
+    for word, key in (("granule", "batch.granule"), ("beta", "scaling"), ("κ", "scaling"), ("peak", "lr")):
+        if word in message:
+            return key
+    return "run.length"
+
+
+def _texts(tree: Any) -> Iterator[str]:
+    if isinstance(tree, Mapping):
+        tree = list(tree.values())
+    if isinstance(tree, list):
+        for value in tree:
+            yield from _texts(value)
+    elif isinstance(tree, str):
+        yield tree
