@@ -86,7 +86,7 @@ def duration(text: str | None) -> Duration | None:
 
 def build_plan(config: Node, data: Any, allow: tuple[str, ...] = ()) -> Plan:
     """The run's batch size and learning rate as functions of the clock."""
-    train = getattr(data, "train", data)    train = training_set(data)
+    train = training_set(data)
     optimizer, batch = config["optimizer"], config["batch"]
     return Plan(
         lr=optimizer["lr"] * component(config["lr"], allow),
