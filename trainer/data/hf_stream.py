@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from gradwire.trainer.config.range import Range
-from gradwire.trainer.data.batches import Batch
 from gradwire.trainer.data.errors import DataError
 from gradwire.trainer.data.hub import check_installed, open_split, text_of
-from gradwire.trainer.data.order import Ordinals
 from gradwire.trainer.data.parts import check_context
 from gradwire.trainer.data.tokenizer import BYTES, Tokenizer, load_tokenizer
 from gradwire.trainer.data.walk import Walk
-from gradwire.trainer.data.windows import as_samples
+from gradwire.trainer.data.windows import WindowsInMemory, as_samples
 
 _EMPTY = 100_000  # rows without text after which something must be wrong
 
@@ -77,7 +75,7 @@ class HuggingFaceStream:
         return StreamedWindows(lambda: self._reader(self._splits[0]), self._shuffle)
 
     @cached_property
-    def validation(self) -> "WindowsInMemory | None":
+    def validation(self) -> WindowsInMemory | None:
         """The validation samples, if there are any."""
         if self._splits[1] is None:
             return None
@@ -112,27 +110,6 @@ class StreamedWindows:
     def in_order(self, seed: int) -> Walk:
         """The samples by ordinal."""
         return Walk(self._open_reader(), seed, self._shuffle)
-
-
-class WindowsInMemory:
-    """Windows that were read already.
-
-    Args:
-        windows: int64 [N, context + 1].
-    """
-
-    def __init__(self, windows: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-        self._windows = windows
-
-    def __len__(self) -> int:
-        return len(self._windows)
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return {name: values[0] for name, values in self.gather(np.array([index], dtype=np.int64)).items()}
-
-    def gather(self, indices: Ordinals) -> Batch:
-        """{"input_ids": int64 [B, context], "labels": int64 [B, context]} of the windows at `indices` (int64 [B])."""
-        return as_samples(self._windows[indices])
 
 
 class RowReader:

@@ -56,6 +56,27 @@ class TokenWindows:
         return as_samples(self._file.read(starts, self._context + 1))
 
 
+class WindowsInMemory:
+    """Windows that were read already.
+
+    Args:
+        windows: int64 [N, context + 1].
+    """
+
+    def __init__(self, windows: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        self._windows = windows
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {name: values[0] for name, values in self.gather(np.array([index], dtype=np.int64)).items()}
+
+    def gather(self, indices: Ordinals) -> dict[str, Tensor]:
+        """{"input_ids": int64 [B, context], "labels": int64 [B, context]} of the windows at `indices` (int64 [B])."""
+        return as_samples(self._windows[indices])
+
+
 def as_samples(windows: np.ndarray[Any, np.dtype[Any]]) -> dict[str, Tensor]:
     """Token windows [B, context + 1] as inputs and labels, int64 [B, context] each."""
     return {
