@@ -24,9 +24,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Overrides = Annotated[list[str] | None, typer.Argument(help="Overrides: key=value, group=option, +new=value, ~key.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[OVERRIDES]", help="Hydra's grammar: key=value, group=option, +new=value, ~key."),
+]
 ConfigDir = Annotated[Path | None, typer.Option(help="A folder of your own YAML, searched before gradwire's.")]
-Run = Annotated[str, typer.Argument(help="A run directory, or its name under runs/; RUN@UPDATE for one checkpoint.")]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN[@UPDATE]", help="A run directory, or its name under runs/; RUN@UPDATE for one checkpoint."
+    ),
+]
 
 
 def main() -> None:
@@ -65,7 +73,7 @@ def config(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
 def tokenize(
     source: Annotated[str, typer.Argument(metavar="SRC", help="A file, glob or URL of text.")],
     destination: Annotated[str, typer.Argument(metavar="DST", help="The token file to write.")],
-    tokenizer: Annotated[str | None, typer.Option(help="A Hugging Face tokenizer; bytes if not given.")] = None,
+    tokenizer: Annotated[str, typer.Option(help="bytes, or a Hugging Face tokenizer by folder or hub name.")] = "bytes",
 ) -> None:
     """Turn text into a token file for data=tokens."""
     with _friendly():

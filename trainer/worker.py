@@ -71,7 +71,7 @@ class _Rank:
         self._run_dir: Path | None = None
         self._mode = "train"
         self._dismiss: Callable[[], None] = lambda: None
-        self._screen: TextIO = sys.stderr
+        self._screens: tuple[TextIO, TextIO] = (sys.stdout, sys.stderr)
 
     def run(self, prepare: Callable[[], Job], body: Body) -> int:
         """Run the body; whatever it raises becomes a failure that is told once."""
@@ -96,7 +96,7 @@ class _Rank:
         if here.local_rank == 0 and not (job.run_dir / run_directory.CONFIG).exists():  # a host with a disk of its own
             job.run_dir.mkdir(parents=True, exist_ok=True)
             run_directory.write_config(job.run_dir, job.config, job.overrides)
-        self._screen = redirect(log_file(job.run_dir, here.rank, job.mode), here.rank)
+        self._screens = redirect(log_file(job.run_dir, here.rank, job.mode), here.rank)
         settings = job.config["launch"]
         patience = Duration.parse(settings["watchdog"]).seconds if settings["watchdog"] else None
         device = contexts.choose_device(settings["device"], here.local_rank)
@@ -106,7 +106,7 @@ class _Rank:
         self._dismiss = watchdog.dismiss
         watchdog.start()
         with contexts.process_groups(store, here, device, contexts.group_timeout(patience)) as control:
-            context = contexts.worker_context(here, job, device, store, control, self._stop, watchdog, self._screen)
+            context = contexts.worker_context(here, job, device, store, control, self._stop, watchdog, self._screens[0])
             code = body(job.config, context)
             watchdog.stop()
         self._close(code)
@@ -144,8 +144,7 @@ class _Rank:
             run_directory.write_status(self._run_dir, run_directory.status_of(code), code)
 
     def _say(self, lines: Sequence[str]) -> None:
-        self._screen.write("\n".join(lines) + "\n")
-        self._screen.flush()
+        _write(self._screens[0], "\n".join(lines))
 
     def _fail(self, failure: Failure) -> int:
         """Log the failure, tell the other ranks, leave it for the controller or show it if it is the first.
@@ -164,7 +163,7 @@ class _Rank:
         code = int(ExitCode.FAILED) if failure.exit_code == ExitCode.PEER_LOST else failure.exit_code
         self._record(code)
         if first:
-            self._say([failure.render()])
+            _write(self._screens[1], failure.render())
         return code
 
     def _publish(self, failure: Failure) -> tuple[bool, Failure]:
@@ -184,6 +183,11 @@ def _train(config: Mapping[str, Any], context: "WorkerContext") -> int:
     from gradwire.trainer.assemble import run
 
     return int(run(dict(config), context))
+
+
+def _write(screen: TextIO, text: str) -> None:
+    screen.write(f"{text}\n")
+    screen.flush()
 
 
 def _die_with(controller: int) -> None:

@@ -35,7 +35,7 @@ class WorkerContext:
         mode: `train` or `evaluate`.
         restore: Checkpoint to start from: `latest`, `latest-if-any`, an update as text, or None.
         allow: Module prefixes that the user allows as targets.
-        screen: The terminal's error stream as it was before output went to the log.
+        screen: The screen's output stream as it was before output went to the log.
     """
 
     rank: int

@@ -91,7 +91,7 @@ def _slurm(environ: Mapping[str, str]) -> Controller | Place:
     tasks = _integer(environ, "SLURM_STEP_NUM_TASKS", _integer(environ, "SLURM_NTASKS", 1))
     nodes = _integer(environ, "SLURM_STEP_NUM_NODES", _integer(environ, "SLURM_NNODES", 1))
     names = expand_nodes(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST") or "localhost")
-    endpoint = f"{names[0]}:{_port(environ)}"
+    endpoint = f"{names[0] if nodes > 1 else '127.0.0.1'}:{_port(environ)}"
     if tasks == nodes:
         return Controller(nodes, _integer(environ, "SLURM_NODEID", 0), endpoint)
     host, port = endpoint.rsplit(":", 1)

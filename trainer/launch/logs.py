@@ -64,11 +64,11 @@ def log_file(run_dir: Path, rank: int, mode: str) -> Path:
     return run_dir / "logs" / (f"rank-{rank}.log" if mode == "train" else f"{mode}-rank-{rank}.log")
 
 
-def redirect(path: Path, rank: int) -> TextIO:
+def redirect(path: Path, rank: int) -> tuple[TextIO, TextIO]:
     """Send this process's output, and that of native code and child processes, to a file.
 
     Returns:
-        The screen as it was, line buffered.
+        Output and error stream of the screen as they were, line buffered.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
@@ -83,7 +83,7 @@ def redirect(path: Path, rank: int) -> TextIO:
         files = [cast(TextIO, Tee(*pair)) for pair in zip(screens, files, strict=True)]
     sys.stdout, sys.stderr = files
     faulthandler.enable(file=2, all_threads=True)
-    return screens[1]
+    return screens[0], screens[1]
 
 
 def tail(path: Path, lines: int = 25) -> str:

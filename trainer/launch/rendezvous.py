@@ -91,9 +91,7 @@ class Meeting(RendezvousHandler):
         return store, index
 
     def _serve(self) -> TCPStore:
-        return TCPStore(
-            self._address, self._port, is_master=True, wait_for_workers=False, multi_tenant=True, timeout=_STORE_TIMEOUT
-        )
+        return TCPStore(self._address, self._port, is_master=True, wait_for_workers=False, timeout=_STORE_TIMEOUT)
 
     def _connect(self) -> TCPStore:
         deadline = time.monotonic() + _ARRIVAL

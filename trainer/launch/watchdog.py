@@ -74,7 +74,7 @@ class Watchdog:
         self._interval = 1.0 if timeout is None else min(max(timeout / 20, 0.1), 1.0)
         self._beats, self._phase, self._update, self._since = 0, "start", 0, time.monotonic()
         self._sequence = 0
-        self._failure_seen: float | None = None
+        self._lost_since: float | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="gradwire-watchdog", daemon=True)
 
@@ -108,8 +108,8 @@ class Watchdog:
             self._arm()
             try:
                 self._look()
-            except RuntimeError:  # the store is gone, and with it whoever could be told
-                continue
+            except RuntimeError:  # the process that held the store is gone
+                self._leave_after("the process that holds the run's store is gone")
 
     def _look(self) -> None:
         """One round: publish, notice failures of others, judge a stall."""
@@ -144,9 +144,13 @@ class Watchdog:
         failure = published(self._store)
         if failure is None or failure.rank == self._rank:
             return
-        self._failure_seen = self._failure_seen or time.monotonic()
-        if time.monotonic() - self._failure_seen > _PEER_PATIENCE:
-            message = f"rank {self._rank} left because rank {failure.rank} failed."
+        self._leave_after(f"rank {failure.rank} failed")
+
+    def _leave_after(self, reason: str) -> None:
+        """End this rank unless it does so by itself within a moment."""
+        self._lost_since = self._lost_since or time.monotonic()
+        if time.monotonic() - self._lost_since > _PEER_PATIENCE:
+            message = f"rank {self._rank} left because {reason}."
             self._end(Failure(self._rank, time.time(), "peer", int(ExitCode.PEER_LOST), message))
 
     def _judge(self) -> None:

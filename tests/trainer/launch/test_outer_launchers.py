@@ -2,6 +2,7 @@
 
 import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,7 @@ def test_a_signal_to_one_host_stops_both_with_75(start):
     commands = two_hosts(start, updates=1000, pause=0.05)
     while not any("update 2" in command.out for command in commands):
         assert all(command.process.poll() is None for command in commands)
+        time.sleep(0.1)
     commands[1].process.terminate()
     assert [command.wait() for command in commands] == [75, 75]
 

@@ -1,0 +1,124 @@
+"""The command line: quick help, clear refusals, exit codes."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from gradwire.trainer import cli
+from gradwire.trainer.launch.run_directory import create
+
+GRADWIRE = [sys.executable, "-c", "from gradwire.trainer.cli import main; main()"]
+
+
+def gradwire(*arguments, cwd=None):
+    return subprocess.run([*GRADWIRE, *arguments], capture_output=True, text=True, cwd=cwd)
+
+
+@pytest.fixture
+def job(monkeypatch):
+    """Catch the job that a command prepares instead of running it."""
+    jobs = []
+
+    def start(prepare):
+        jobs.append(prepare())
+        return 75
+
+    monkeypatch.setattr("gradwire.trainer.launch.start.start", start)
+    return jobs
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.app, list(arguments))
+
+
+def test_help_imports_neither_torch_nor_hydra():
+    code = """
+import sys
+from typer.testing import CliRunner
+from gradwire.trainer.cli import app
+CliRunner().invoke(app, ["--help"])
+print(*{"torch", "hydra", "omegaconf", "numpy", "wandb", "rich"} & set(sys.modules))
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "\n"
+
+
+def test_help_names_the_commands_and_exit_codes():
+    done = gradwire("--help")
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in ("train", "resume", "evaluate", "config", "tokenize", "75 preempted"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["trian"], "'train'"),
+        (["train", "--confg-dir", "x"], "--config-dir"),
+        (["resume"], "RUN"),
+        (["tokenize", "one"], "DST"),
+    ],
+)
+def test_a_wrong_command_is_refused_with_2_and_a_hint(arguments, hint):
+    done = gradwire(*arguments)
+    assert done.returncode == 2 and hint in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_wrong_key_is_refused_with_2_and_the_right_one(tmp_path):
+    done = gradwire("train", "optimizer.lrr=1", cwd=tmp_path)
+    assert done.returncode == 2 and "optimizer.lr" in done.stderr and "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["resume", "evaluate"])
+def test_a_run_that_is_not_there_is_refused_with_3(tmp_path, command):
+    done = gradwire(command, "nothing", cwd=tmp_path)
+    assert done.returncode == 3 and "No run 'nothing'" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_source_that_is_not_there_is_refused_with_2(tmp_path):
+    done = gradwire("tokenize", "nothing.txt", "out.bin", cwd=tmp_path)
+    assert done.returncode == 2 and "nothing.txt" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_tokenize_writes_a_token_file(tmp_path):
+    (tmp_path / "a.txt").write_text("some text\n")
+    done = gradwire("tokenize", "a.txt", "a.bin", cwd=tmp_path)
+    assert done.returncode == 0 and (tmp_path / "a.bin").read_bytes()[:4] == b"some"
+
+
+def test_config_prints_the_configuration_with_meanings():
+    done = invoke("config", "run.seed=7")
+    assert done.exit_code == 0, done.output
+    (line,) = [line for line in done.output.splitlines() if line.strip().startswith("seed: 7")]
+    assert "run.seed=7" in line
+
+
+def test_train_hands_the_resolved_configuration_to_the_launch(job):
+    done = invoke("train", "optimizer.lr=1e-4", "run.name=with a space-dash", "--config-dir", ".", "run.seed=3")
+    assert done.exit_code == 75, done.output
+    (made,) = job
+    assert made.config["optimizer"]["lr"] == 1e-4 and made.config["run"]["seed"] == 3
+    assert made.mode == "train" and made.restore is None and made.run_dir is None
+    assert made.overrides == ("optimizer.lr=1e-4", "run.name=with a space-dash", "run.seed=3")
+
+
+def test_resume_and_evaluate_name_the_checkpoint(job, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    invoke("train")
+    directory = create(job[0].config, [])
+    invoke("resume", directory.name)
+    invoke("evaluate", f"{directory.name}@40", "launch.processes=1")
+    assert [(made.mode, made.restore, made.run_dir) for made in job[1:]] == [
+        ("train", "latest", directory),
+        ("evaluate", "40", directory),
+    ]
+    assert job[2].config["launch"]["processes"] == 1
+
+
+def test_a_stored_configuration_does_not_allow_itself_targets(job, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    invoke("train")
+    directory = create({**job[0].config, "allow_targets": ["os."]}, [])
+    assert invoke("resume", directory.name).exit_code == 75
+    assert job[1].allow == ()
