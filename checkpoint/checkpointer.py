@@ -74,6 +74,7 @@ class Checkpointer:
             CheckpointWriteError: some rank could not write its part (the rank and its reason are named); on every rank.
                 The last commit stays.
             WriterFenced: another writer has taken the store over.
+            CheckpointError: a rank no longer answers.
         """
         return self._saver.save(state, clock, metrics or {}, reason)
 

@@ -4,11 +4,12 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gradwire.checkpoint import DamagedCheckpoint, UnsupportedFormat
 from gradwire.checkpoint.commit import Commit, Epoch, Parent, Writer, followed_by, leads_to, parse_entry, seal
 from gradwire.checkpoint.snapshot import PartRef
-from hypothesis import given
-from hypothesis import strategies as st
 
 WRITER = Writer("host:17", "0123")
 

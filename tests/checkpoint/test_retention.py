@@ -3,14 +3,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gradwire.checkpoint import Checkpointer, State
 from gradwire.checkpoint.commit import Commit
 from gradwire.checkpoint.commits import History
 from gradwire.checkpoint.retention import Retention
 from gradwire.checkpoint.snapshot import read_part
 from gradwire.checkpoint.store import Store
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.checkpoint.test_commit import a_commit
 
 

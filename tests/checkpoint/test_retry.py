@@ -1,6 +1,7 @@
 import random
 
 import pytest
+
 from gradwire.checkpoint.retry import Retry, is_transient
 
 

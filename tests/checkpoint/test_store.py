@@ -1,10 +1,10 @@
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+
 from gradwire.checkpoint import DamagedCheckpoint, MissingObject, StoreError, StoreFull, StoreUnavailable
 from gradwire.checkpoint.remote import RemoteObjects
 from gradwire.checkpoint.retry import Retry
@@ -90,7 +90,7 @@ def test_an_unfinished_file_is_swept_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "commits" / ".tmp-0123").write_text("cut off")
     (tmp_path / "commits" / "notes").write_text("foreign")
     store.sweep()
-    assert sorted(os.listdir(tmp_path / "commits")) == ["00000000000000000001", "notes"]
+    assert sorted(path.name for path in (tmp_path / "commits").iterdir()) == ["00000000000000000001", "notes"]
 
 
 def test_reading_leaves_no_trace(tmp_path: Path) -> None:

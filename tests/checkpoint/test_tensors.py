@@ -3,14 +3,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
 from gradwire.checkpoint import DamagedCheckpoint, StateTooLarge, StoreError, UnsupportedState
 from gradwire.checkpoint.document import Fields
 from gradwire.checkpoint.packs import PACK_BYTES, PackRef, PackWriter, read_tensors
 from gradwire.checkpoint.store import Store
 from gradwire.checkpoint.tensors import CHUNK_BYTES, DTYPES, StoredTensor, check_storable, pieces
-from hypothesis import given
-from hypothesis import strategies as st
-from torch import Tensor
 
 
 def random_bits(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -45,7 +46,9 @@ def test_every_dtype_round_trips_bit_for_bit(name: str, tmp_path: Path) -> None:
 
 def test_every_dtype_of_torch_is_stored_or_refused() -> None:
     every = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
-    left_out = {str(dtype).removeprefix("torch.").split("x")[0].rstrip("0123456789") for dtype in every - set(DTYPES.values())}
+    left_out = {
+        str(dtype).removeprefix("torch.").split("x")[0].rstrip("0123456789") for dtype in every - set(DTYPES.values())
+    }
     assert left_out == {"bits", "int", "uint", "qint", "quint"}, "a new dtype: store it or refuse it"
     assert not {torch.int8, torch.int16, torch.int32, torch.int64} - set(DTYPES.values())
 

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gradwire.checkpoint import DamagedCheckpoint, UnsupportedState
 from gradwire.checkpoint.document import dump, load
 from gradwire.checkpoint.tree import DEEPEST, decode, encode, subtree
-from hypothesis import given
-from hypothesis import strategies as st
 
 SCALARS = st.none() | st.booleans() | st.text() | st.integers() | st.floats(allow_nan=False)
 KEYS = st.text() | st.integers(-(2**53), 2**53)
