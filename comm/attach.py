@@ -1,0 +1,198 @@
+"""Attaching a reducer to a module: what is checked, made equal and hooked."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._compile import _disable_dynamo
+from torch.utils import _pytree as pytree
+from torch.utils.hooks import RemovableHandle
+
+from gradwire.comm.all_reduce import AllReduce, Op, check_op
+from gradwire.comm.buckets import Slot, lay_out
+from gradwire.comm.buffers import BufferBroadcast
+from gradwire.comm.errors import AttachError
+from gradwire.comm.group import control_device, own_group
+from gradwire.comm.reducer import Observer, Reducer
+from gradwire.comm.replicas import broadcast_parameters
+from gradwire.comm.sparse import SparseParameter, sparse_names
+
+_FIRST_BUCKET = 1 << 20  # bytes; small, so that sending begins early in backward
+
+
+def attach(
+    module: nn.Module,
+    all_reduce: AllReduce,
+    op: Op = "mean",
+    bucket_mb: float = 25.0,
+    broadcast_buffers: bool = True,
+    observer: Observer | None = None,
+) -> Reducer:
+    """Reduce the gradients of `module` over the ranks in every backward from now on. A collective.
+
+    Training code stays as it is: after `loss.backward()` returns, `p.grad` is the reduced gradient. Parameters and
+    buffers are set to the first rank's now; buffers again before every training forward. Call the module itself
+    (`module(x)`), not its `forward`. A module trained by a single process is left alone.
+
+    Args:
+        module: On one device, with everything that will be trained marked `requires_grad`.
+        all_reduce: Between whom and how.
+        op: "mean" is what torch's DDP gives; "sum" for a loss already divided by the global batch.
+        bucket_mb: Size at which a bucket of gradients is sent, MiB.
+        broadcast_buffers: Whether buffers follow the first rank's.
+        observer: Called with the parameter names and the flat local gradient (read only, any layout with zeros between)
+            of each bucket before it is reduced, on every rank.
+
+    Raises:
+        AttachError: Nothing to train, several devices, or attached already.
+        ReplicaMismatch: The ranks' modules differ.
+        CollectiveError: A peer died or did not answer in time.
+    """
+    parameters = list(module.named_parameters())
+    trainable = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
+    device = _check(module, trainable)
+    check_op(op, trainable[0][1])
+    if bucket_mb <= 0:
+        raise AttachError(f"bucket_mb is {bucket_mb}; expected a size in MiB above 0")
+    lane = all_reduce.private(device)
+    broadcast_parameters(module, lane.group)
+    if lane.size == 1 and observer is None:
+        return _install(module, Reducer(lane, None, op, (), (), (), None), None, ())
+    sparse = sparse_names(module)
+    limit = int(bucket_mb * (1 << 20))
+    reducer = Reducer(
+        lane,
+        _control_group(lane, device),
+        op,
+        lay_out([each for each in trainable if each[0] not in sparse], (min(_FIRST_BUCKET, limit), limit)),
+        [SparseParameter(*each) for each in trainable if each[0] in sparse],
+        [(name, parameter) for name, parameter in parameters if not parameter.requires_grad],
+        observer,
+    )
+    buffers = BufferBroadcast(module, lane.group) if broadcast_buffers and lane.size > 1 else None
+    return _install(module, reducer, buffers, [parameter for name, parameter in trainable if name in sparse])
+
+
+def _check(module: nn.Module, trainable: list[tuple[str, nn.Parameter]]) -> torch.device:
+    """The device of everything in the module."""
+    if not trainable:
+        raise AttachError("the module has no parameter with requires_grad: there is nothing to reduce")
+    hooks = [
+        hook
+        for owner in (*module.modules(), *module.parameters())
+        for name in ("_forward_pre_hooks", "_post_accumulate_grad_hooks")
+        for hook in (getattr(owner, name, None) or {}).values()
+    ]
+    if any(isinstance(hook, _Hook) for hook in hooks):
+        raise AttachError("the module, or a part of it, is attached already: call detach() on its reducer first")
+    devices = {parameter.device for parameter in module.parameters()}
+    if len(devices) > 1 or devices == {torch.device("meta")}:
+        found = ", ".join(sorted(map(str, devices)))
+        raise AttachError(f"parameters are on {found}; expected one device, and none of them 'meta'")
+    return devices.pop()
+
+
+def _control_group(lane: AllReduce, device: torch.device) -> dist.ProcessGroup | None:
+    """A group that carries small CPU tensors, so that the host never waits for the accelerator to read them."""
+    if lane.size == 1 or control_device(lane.group).type == "cpu":
+        return lane.group
+    return own_group(lane.group, device, backend="gloo")
+
+
+def _install(
+    module: nn.Module, reducer: Reducer, buffers: BufferBroadcast | None, sparse: tuple[()] | list[nn.Parameter]
+) -> Reducer:
+    reducer.keep([module.register_forward_pre_hook(_BeforeForward(reducer, buffers))])
+    if reducer.buckets or sparse:
+        reducer.keep([module.register_forward_hook(_AfterForward(reducer))])
+    slots = [slot for bucket in reducer.buckets for slot in bucket.slots]
+    reducer.keep([_after_accumulation(slot.parameter, _GradientArrived(reducer, slot)) for slot in slots])
+    reducer.keep([_after_accumulation(parameter, _SparseGradientArrived(reducer)) for parameter in sparse])
+    return reducer
+
+
+def _after_accumulation(parameter: nn.Parameter, hook: "_Hook") -> RemovableHandle:
+    handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+    assert isinstance(handle, RemovableHandle)
+    return handle
+
+
+def _ignore(*_: object) -> None:
+    """What a copied module has in place of its hooks: copies are not attached."""
+
+
+class _Hook:
+    """Base of our hooks; a copied or stored module gets `_ignore` instead."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _nothing_instead, ()
+
+
+def _nothing_instead() -> Any:
+    return _ignore
+
+
+@dataclass(frozen=True, eq=False)
+class _BeforeForward(_Hook):
+    reducer: Reducer
+    buffers: BufferBroadcast | None
+
+    @_disable_dynamo
+    def __call__(self, module: nn.Module, _: Any) -> None:
+        if _within_backward():  # a checkpoint computes again
+            return
+        self.reducer.recover()
+        if self.buffers is not None and module.training and self.reducer.synchronizing and torch.is_grad_enabled():
+            self.buffers()
+
+
+@dataclass(frozen=True, eq=False)
+class _AfterForward(_Hook):
+    reducer: Reducer
+
+    @_disable_dynamo
+    def __call__(self, module: nn.Module, _: Any, outputs: Any) -> None:
+        if torch.is_grad_enabled() and not _within_backward():
+            for tensor in _tensors(outputs):
+                if tensor.grad_fn is not None:
+                    tensor.register_hook(self._output_gradient_arrived)  # type: ignore[no-untyped-call]
+
+    def _output_gradient_arrived(self, _: Tensor) -> None:
+        self.reducer.backward_begins()
+
+
+@dataclass(frozen=True, eq=False)
+class _GradientArrived(_Hook):
+    reducer: Reducer
+    slot: Slot
+
+    def __call__(self, _: Tensor) -> None:
+        self.reducer.gradient_arrived(self.slot)
+
+
+@dataclass(frozen=True, eq=False)
+class _SparseGradientArrived(_Hook):
+    reducer: Reducer
+
+    def __call__(self, _: Tensor) -> None:
+        self.reducer.sparse_gradient_arrived()
+
+
+def _within_backward() -> bool:
+    return torch._C._current_graph_task_id() != -1
+
+
+def _tensors(outputs: Any) -> Iterator[Tensor]:
+    """All tensors in what a forward returned: nested containers and dataclasses."""
+    if isinstance(outputs, Tensor):
+        yield outputs
+        return
+    for leaf in pytree.tree_leaves(outputs):
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif is_dataclass(leaf) and not isinstance(leaf, type):
+            for field in fields(leaf):
+                yield from _tensors(getattr(leaf, field.name))

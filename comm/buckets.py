@@ -1,0 +1,123 @@
+"""Flat buckets that gradients travel in, laid out from the module alone."""
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+_ALIGNMENT = 64  # bytes at which every gradient begins
+
+_Members = list[tuple[str, nn.Parameter]]
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """One parameter's place: `view` is the part of the bucket that is its gradient."""
+
+    index: int
+    name: str
+    parameter: nn.Parameter
+    view: Tensor
+    bucket: int
+
+    @torch.no_grad()
+    def take(self, scale: float) -> None:
+        """Move the parameter's gradient into the bucket, times `scale`, unless it lies there already."""
+        gradient, view = self.parameter.grad, self.view
+        assert gradient is not None
+        if gradient is view:
+            if scale != 1.0:
+                view.mul_(scale)
+            return
+        gradient = gradient if gradient.layout is torch.strided else gradient.to_dense()
+        if scale != 1.0:
+            torch.mul(gradient, scale, out=view)
+        else:
+            view.copy_(gradient)
+        self.parameter.grad = view
+
+
+@dataclass(frozen=True, eq=False)
+class Bucket:
+    """Gradients that are reduced together: `flat` holds the slots' views, in order."""
+
+    index: int
+    flat: Tensor
+    slots: tuple[Slot, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of its parameters, in the order in which they lie in `flat`."""
+        return tuple(slot.name for slot in self.slots)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.flat.nbytes
+
+    def __str__(self) -> str:
+        names = self.names
+        return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]} ({len(names)} parameters)"
+
+
+def lay_out(parameters: Iterable[tuple[str, nn.Parameter]], limits: tuple[int, int]) -> tuple[Bucket, ...]:
+    """Cut the parameters, last registered first, into buckets of one dtype each.
+
+    The layout depends on the order, shapes and dtypes of the parameters and on nothing else, so it is the same on every
+    rank and in every process of a run. Buckets are numbered in the order in which backward is expected to fill them.
+
+    Args:
+        parameters: Names and parameters in registration order, each parameter once, all on one device.
+        limits: Bytes at which the first bucket of a dtype, and every other one, counts as full.
+    """
+    full: list[_Members] = []
+    filling: dict[torch.dtype, _Members] = {}
+    filled: dict[torch.dtype, int] = {}
+    limit: dict[torch.dtype, int] = {}
+    for name, parameter in reversed(list(parameters)):
+        kind = parameter.dtype
+        filling.setdefault(kind, []).append((name, parameter))
+        filled[kind] = filled.get(kind, 0) + _padded(parameter) * parameter.itemsize
+        if filled[kind] >= limit.get(kind, limits[0]):
+            full.append(filling.pop(kind))
+            filled[kind], limit[kind] = 0, limits[1]
+    full.extend(filling.values())
+    starts = [0, *itertools.accumulate(len(members) for members in full)]
+    return tuple(
+        _build(index, members, start) for index, (members, start) in enumerate(zip(full, starts, strict=False))
+    )
+
+
+def _padded(parameter: Tensor) -> int:
+    """Elements that a gradient occupies."""
+    step = _ALIGNMENT // parameter.itemsize
+    return -(-parameter.numel() // step) * step
+
+
+def _build(index: int, members: _Members, first: int) -> Bucket:
+    sizes = [_padded(parameter) for _, parameter in members]
+    flat = torch.zeros(sum(sizes), dtype=members[0][1].dtype, device=members[0][1].device)
+    slots = tuple(
+        Slot(first + place, name, parameter, _view(part, parameter), index)
+        for place, ((name, parameter), part) in enumerate(zip(members, torch.split(flat, sizes), strict=True))
+    )
+    return Bucket(index, flat, slots)
+
+
+def _view(part: Tensor, parameter: nn.Parameter) -> Tensor:
+    """A gradient over `part` in the parameter's own memory layout, where that has no gaps."""
+    if parameter.is_contiguous() or not _dense(parameter):
+        return part[: parameter.numel()].view(parameter.shape)
+    return part.as_strided(parameter.size(), parameter.stride())
+
+
+def _dense(parameter: Tensor) -> bool:
+    """Whether the strides are those of a permuted contiguous tensor."""
+    expected = 1
+    for stride, size in sorted(zip(parameter.stride(), parameter.shape, strict=True)):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True

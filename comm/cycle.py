@@ -1,0 +1,109 @@
+"""One reduction of all buckets: which gradients have come, what has been sent, and what is still to be waited for."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+
+from gradwire.comm.all_reduce import AllReduce, Work
+from gradwire.comm.buckets import Bucket, Slot
+from gradwire.comm.errors import CollectiveError
+from gradwire.comm.group import named, rank_of
+
+
+class Cycle:
+    """Sends each bucket once its gradients are complete, in the order of the buckets on every rank.
+
+    Behind the buckets goes one byte for each gradient and rank: who has what, and whose backward failed.
+
+    Args:
+        buckets: All of them, in the order in which they are sent.
+        all_reduce: Sums a bucket over the ranks.
+        control: The same ranks, for small tensors on the CPU.
+        before_sending: Sees every bucket when its local gradients are complete.
+    """
+
+    def __init__(
+        self,
+        buckets: Sequence[Bucket],
+        all_reduce: AllReduce,
+        control: dist.ProcessGroup | None,
+        before_sending: Callable[[Bucket], None] | None,
+    ) -> None:
+        self._buckets = buckets
+        self._all_reduce = all_reduce
+        self._control = control
+        self._before_sending = before_sending
+        self._waiting_for = [len(bucket.slots) for bucket in buckets]
+        self._gradients = sum(self._waiting_for)
+        self.present = bytearray(self._gradients + all_reduce.size)
+        self._works: list[Work | None] = []
+        self._presence: dist.Work | None = None
+
+    @property
+    def aborted(self) -> list[int]:
+        """Ranks whose backward failed; known when the cycle is complete."""
+        return [rank for rank, failed in enumerate(self.present[self._gradients :]) if failed]
+
+    def arrived(self, slot: Slot) -> None:
+        """The local gradient of `slot` lies in its bucket; send what that completes."""
+        self.present[slot.index] = 1
+        self._waiting_for[slot.bucket] -= 1
+        if not self._waiting_for[slot.bucket] and slot.bucket == len(self._works):
+            self._send_complete()
+
+    def complete(self, take: Callable[[Slot], None]) -> None:
+        """Send what is left, with zeros for the gradients that this rank does not have, and wait for everything.
+
+        Args:
+            take: Moves a slot's gradient into its bucket.
+
+        Raises:
+            CollectiveError: Names the bucket's parameters.
+        """
+        for bucket in self._buckets[len(self._works) :]:
+            for slot in bucket.slots:
+                if not self.present[slot.index]:
+                    self._fill(slot, take)
+            self._waiting_for[bucket.index] = 0
+        self._send_complete()
+        self._wait()
+
+    def abandon(self) -> None:
+        """Take part in what the peers wait for, and tell them that this rank's gradients are worthless."""
+        self._before_sending = None
+        if self._presence is None:
+            self.present[self._gradients + rank_of(self._all_reduce.group)] = 1
+        self._waiting_for = [0] * len(self._buckets)
+        self._send_complete()
+        self._wait()
+
+    def _fill(self, slot: Slot, take: Callable[[Slot], None]) -> None:
+        if slot.parameter.grad is None:
+            slot.view.zero_()
+        else:
+            take(slot)
+            self.present[slot.index] = 1
+
+    def _send_complete(self) -> None:
+        while len(self._works) < len(self._buckets) and not self._waiting_for[len(self._works)]:
+            bucket = self._buckets[len(self._works)]
+            if self._before_sending is not None:
+                self._before_sending(bucket)
+            self._works.append(self._all_reduce(bucket.flat, op="sum", async_op=True))
+        if len(self._works) == len(self._buckets) and self._presence is None and self._all_reduce.size > 1:
+            everyone = torch.frombuffer(self.present, dtype=torch.uint8)
+            with named("exchanging which gradients exist", self._control):
+                self._presence = dist.all_reduce(everyone, dist.ReduceOp.MAX, group=self._control, async_op=True)
+
+    def _wait(self) -> None:
+        for bucket, work in zip(self._buckets, self._works, strict=True):
+            assert work is not None
+            try:
+                work.wait()
+            except CollectiveError as error:
+                where = f"bucket {bucket.index + 1} of {len(self._buckets)}, {bucket}"
+                raise CollectiveError(f"the gradients of {where}: {error}") from error
+        if self._presence is not None:
+            with named("exchanging which gradients exist", self._control):
+                self._presence.wait()

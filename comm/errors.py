@@ -1,0 +1,25 @@
+"""Everything that can go wrong between ranks, or between a module and its reducer."""
+
+
+class CommError(RuntimeError):
+    """Base of the communication errors."""
+
+
+class TopologyError(CommError):
+    """Axes that make no topology, or do not multiply to the ranks at hand."""
+
+
+class CollectiveError(CommError):
+    """A collective broke: a peer died, or did not answer within the group's time-out."""
+
+
+class AttachError(CommError):
+    """A module that cannot be reduced, or that changed after it was attached."""
+
+
+class BackwardError(CommError):
+    """A backward pass whose gradients cannot be reduced as they are."""
+
+
+class ReplicaMismatch(CommError):  # noqa: N818 - says what is found
+    """Ranks hold different modules, or different bits in the same module."""

@@ -1,0 +1,82 @@
+"""What is needed of torch's process groups: size and rank, groups of one's own, and errors that say what failed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gradwire.comm.errors import CollectiveError
+
+
+def initialized() -> bool:
+    """Whether this process has joined others."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def size_of(group: dist.ProcessGroup | None) -> int:
+    """Ranks of `group` (of all processes where None); 1 where there is no process group."""
+    return dist.get_world_size(group) if initialized() else 1
+
+
+def rank_of(group: dist.ProcessGroup | None) -> int:
+    """This process's rank within `group`; 0 where there is no process group."""
+    return dist.get_rank(group) if initialized() else 0
+
+
+def control_device(group: dist.ProcessGroup | None) -> torch.device:
+    """Where small tensors of `group` live: the CPU wherever its backend can carry them."""
+    backend = dist.get_backend_config(group)
+    return torch.device("cpu" if "cpu:" in backend else "cuda")
+
+
+def own_group(group: dist.ProcessGroup | None, device: torch.device, backend: str | None = None) -> dist.ProcessGroup:
+    """A new group of the same ranks with the same time-out, so that collectives do not mix with anybody else's.
+
+    A collective over the ranks of `group`.
+    """
+    parent = group or dist.group.WORLD
+    assert parent is not None, "dist.init_process_group comes first"
+    with named(f"creating a group beside {parent.group_name}", parent):
+        created = dist.new_group(
+            dist.get_process_group_ranks(parent),
+            timeout=_timeout(parent, device),
+            backend=backend,
+            use_local_synchronization=group is not None,
+        )
+    assert isinstance(created, dist.ProcessGroup)
+    return created
+
+
+def _timeout(group: dist.ProcessGroup, device: torch.device) -> timedelta | None:
+    options = getattr(group._get_backend(device), "options", None)
+    timeout = getattr(options, "_timeout", None)
+    return timeout if isinstance(timeout, timedelta) else None
+
+
+def gather_rows(row: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """Every rank's `row`, stacked by rank (a small CPU tensor of the same shape everywhere)."""
+    if not initialized():
+        return row[None]
+    here = row.to(control_device(group))
+    rows = [torch.empty_like(here) for _ in range(size_of(group))]
+    with named("gathering a small tensor", group):
+        dist.all_gather(rows, here, group=group)
+    return torch.stack(rows).cpu()
+
+
+@contextmanager
+def named(what: str, group: dist.ProcessGroup | None) -> Iterator[None]:
+    """Turn what torch raises inside the block into CollectiveError, with the words `what`."""
+    try:
+        yield
+    except CollectiveError:
+        raise
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CollectiveError(
+            f"{what} failed on rank {rank_of(group)} of {size_of(group)}: {reason}. A peer has died, hangs, or made "
+            "another call; look at the other ranks' logs, then start all ranks again"
+        ) from error

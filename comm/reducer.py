@@ -1,0 +1,259 @@
+"""Data parallelism for a module: gradients travel in flat buckets while backward still runs."""
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Variable
+from torch.utils.hooks import RemovableHandle
+
+from gradwire.comm.all_reduce import AllReduce, Op
+from gradwire.comm.buckets import Bucket, Slot
+from gradwire.comm.cycle import Cycle
+from gradwire.comm.errors import AttachError, BackwardError, CommError
+from gradwire.comm.sparse import SparseParameter, reduce_sparse
+
+Observer = Callable[[tuple[str, ...], Tensor], None]
+
+
+class Reducer:
+    """Reduces an attached module's gradients over the ranks during every backward; made by `attach`.
+
+    After `loss.backward()` returns, every rank's `p.grad` holds the same bits: the sum over ranks, or their mean. A
+    parameter that no rank used keeps the gradient it had, None included; one that some ranks used has zeros added for
+    the others. The order of summation is a function of the module alone.
+    """
+
+    def __init__(
+        self,
+        all_reduce: AllReduce,
+        control: dist.ProcessGroup | None,
+        op: Op,
+        buckets: Sequence[Bucket],
+        sparse: Sequence[SparseParameter],
+        frozen: Sequence[tuple[str, nn.Parameter]],
+        observer: Observer | None,
+    ) -> None:
+        self.buckets: tuple[Bucket, ...] = tuple(buckets)
+        self._slots = [slot for bucket in self.buckets for slot in bucket.slots]
+        self._all_reduce = all_reduce
+        self._control = control
+        self._scale = 1.0 / all_reduce.size if op == "mean" else 1.0
+        self._op = op
+        self._sparse = tuple(sparse)
+        self._frozen = tuple(frozen)
+        self._observer = observer
+        self._synchronizing = True
+        self._cycle: Cycle | None = None
+        self._running: Callable[[], object] = _nothing  # gives None once the backward in progress is over
+        self._uncleared = False
+        self._reduced_at = [-1] * len(self.buckets)  # version of each bucket's memory right after its reduction
+        self._failure: CommError | None = None
+        self._handles: list[RemovableHandle] = []
+
+    # -- what users call -------------------------------------------------------------------------------------------
+
+    @property
+    def synchronizing(self) -> bool:
+        """Whether a backward now would reduce gradients (false within `no_sync`)."""
+        return self._synchronizing
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within the block backward only accumulates this rank's own gradients."""
+        before, self._synchronizing = self._synchronizing, False
+        try:
+            yield
+        finally:
+            self._synchronizing = before
+
+    def reduce(self) -> None:
+        """Reduce what was accumulated under `no_sync`, without a backward. A collective.
+
+        Raises:
+            CommError: As backward does.
+        """
+        self.recover()
+        if self._op == "sum" and any(map(self._is_uncleared, self.buckets)):
+            raise BackwardError(_UNCLEARED)
+        self._cycle = self._new_cycle()
+        self._finish()
+
+    def recover(self) -> None:
+        """End a reduction that an exception in backward left open, so that the ranks are in step again.
+
+        Happens by itself at the next forward. Ranks whose backward went well learn of it as BackwardError. Gradients
+        are to be cleared afterwards.
+
+        Raises:
+            CommError: A peer died or did not answer in time.
+        """
+        if self._cycle is None:
+            return
+        cycle, self._cycle = self._cycle, None
+        self._guard(cycle.abandon)
+
+    def detach(self) -> None:
+        """Leave the module as it was; its gradients stay where they are."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._cycle = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs beside the module: nothing while no codec keeps residuals."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict()`.
+
+        Raises:
+            CommError: The state belongs to another kind of reducer.
+        """
+        if state:
+            raise CommError(f"this reducer keeps no state, and the one saved holds {', '.join(state)}")
+
+    # -- what the hooks call ---------------------------------------------------------------------------------------
+
+    def keep(self, handles: Sequence[RemovableHandle]) -> None:
+        """Own the hooks' handles until `detach`."""
+        self._handles.extend(handles)
+
+    def backward_begins(self) -> None:
+        """The module's output received its gradient: arrange to be called when the whole backward is over."""
+        if self._running() is not None:
+            return
+        self.recover()
+        self._await_end()
+        self._uncleared = self._op == "sum" and any(map(self._is_uncleared, self.buckets))
+
+    def gradient_arrived(self, slot: Slot) -> None:
+        """A dense gradient was accumulated into `slot`'s parameter."""
+        if self._uncleared:
+            raise BackwardError(_UNCLEARED)
+        if not self._synchronizing:
+            slot.take(1.0)
+            return
+        cycle = self._cycle
+        if cycle is None or self._running() is None:
+            cycle = self._open()
+        if cycle.present[slot.index]:
+            raise BackwardError(_TWICE.format(name=slot.name))
+        self._take(slot)
+        cycle.arrived(slot)
+
+    def sparse_gradient_arrived(self) -> None:
+        """A gradient was accumulated into a parameter that has sparse ones; it travels when backward is over."""
+        if self._synchronizing and (self._cycle is None or self._running() is None):
+            self._open()
+
+    # -- one reduction ---------------------------------------------------------------------------------------------
+
+    def _open(self) -> Cycle:
+        interrupted = self._cycle is not None
+        self.recover()
+        if interrupted:
+            raise BackwardError(_INTERRUPTED)
+        self._check_unchanged()
+        if self._running() is None:
+            self._await_end()
+        self._cycle = self._new_cycle()
+        return self._cycle
+
+    def _new_cycle(self) -> Cycle:
+        if self._failure is not None:
+            raise CommError(f"this reducer failed before and its ranks are out of step: {self._failure}")
+        return Cycle(self.buckets, self._all_reduce, self._control, self._before_sending if self._observer else None)
+
+    def _await_end(self) -> None:
+        """Have `_finish` called when the running backward ends; the engine drops the callback where that fails."""
+        self._uncleared = False
+
+        def backward_ended() -> None:
+            self._running = _nothing
+            if self._cycle is not None:
+                self._finish()
+
+        Variable._execution_engine.queue_callback(backward_ended)
+        self._running = weakref.ref(backward_ended)
+
+    def _finish(self) -> None:
+        assert self._cycle is not None
+        cycle = self._cycle
+        self._guard(lambda: cycle.complete(self._take))
+        self._cycle = None
+        if cycle.aborted:
+            ranks = ", ".join(map(str, cycle.aborted))
+            raise BackwardError(f"backward failed on rank {ranks} (see its log): clear the gradients on every rank")
+        if self._sparse:
+            self._guard(self._reduce_sparse)
+        for slot in self._slots:
+            if cycle.present[slot.index] and slot.parameter.grad is None:
+                slot.parameter.grad = slot.view
+        self._reduced_at = [bucket.flat._version for bucket in self.buckets]
+
+    def _guard(self, action: Callable[[], None]) -> None:
+        """After a broken collective nobody knows what the peers have: refuse to go on."""
+        try:
+            action()
+        except CommError as error:
+            self._failure, self._cycle = error, None
+            raise
+
+    def _take(self, slot: Slot) -> None:
+        slot.take(self._scale if self._observer is None else 1.0)
+
+    def _before_sending(self, bucket: Bucket) -> None:
+        assert self._observer is not None
+        self._observer(bucket.names, bucket.flat)
+        if self._scale != 1.0:
+            bucket.flat.mul_(self._scale)
+
+    def _reduce_sparse(self) -> None:
+        if self._observer is not None:
+            for each in self._sparse:
+                if each.parameter.grad is not None:
+                    gradient = each.parameter.grad
+                    values = gradient.coalesce().values() if gradient.is_sparse else gradient
+                    self._observer((each.name,), values.detach().flatten())
+        if self._all_reduce.size > 1:
+            reduce_sparse(self._sparse, self._scale, self._all_reduce.group)
+
+    def _is_uncleared(self, bucket: Bucket) -> bool:
+        """Whether the bucket still holds the last reduction, untouched: accumulating onto it would count it again."""
+        if self._reduced_at[bucket.index] != bucket.flat._version:
+            return False
+        return any(slot.parameter.grad is slot.view for slot in bucket.slots) and bool(bucket.flat.any())
+
+    def _check_unchanged(self) -> None:
+        for slot in self._slots:
+            if not slot.parameter.requires_grad:
+                raise AttachError(_CHANGED.format(name=slot.name, now="frozen", then="trainable"))
+        for name, parameter in self._frozen:
+            if parameter.requires_grad:
+                raise AttachError(_CHANGED.format(name=name, now="trainable", then="frozen"))
+
+
+def _nothing() -> None:
+    return None
+
+
+_UNCLEARED = (
+    "gradients of the last backward were reduced already and not cleared: with op='sum' they would be counted once for "
+    "every rank. Clear them before this backward, or run all but the last backward under no_sync()"
+)
+_TWICE = (
+    "{name} received a second gradient in one backward (it is used in more than one reentrant checkpoint). Use "
+    "torch.utils.checkpoint with use_reentrant=False, or run backward under no_sync() and call reduce()"
+)
+_INTERRUPTED = (
+    "the backward before this one was interrupted by an exception, and this one began without the module's forward: "
+    "clear the gradients and repeat it"
+)
+_CHANGED = (
+    "{name} is {now} now and was {then} when the module was attached: set requires_grad on every rank first, then call "
+    "detach() and attach() again"
+)
