@@ -53,7 +53,6 @@ def test_a_full_disk_is_a_clear_error_and_the_previous_snapshot_stays(small_disk
 def test_a_disk_that_fills_up_at_the_commit_keeps_the_previous_snapshot(small_disk: Path) -> None:
     checkpointer = Checkpointer(str(small_disk))
     checkpointer.save(state_at(1), {"updates": 1})
-    before = files(small_disk)
     ballast = small_disk / "ballast"
     updates = 1
     with ballast.open("wb") as file, pytest.raises(CheckpointWriteError, match="No space left on device"):
@@ -68,7 +67,6 @@ def test_a_disk_that_fills_up_at_the_commit_keeps_the_previous_snapshot(small_di
     state, commit = Checkpointer(str(small_disk)).restore()
     assert commit.update == updates - 1
     assert same_state(state, state_at(updates - 1, 10_000))
-    assert before - files(small_disk) <= before
 
 
 def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path) -> None:
