@@ -127,24 +127,25 @@ class _Rank:
         assert job.run_dir is not None
         base.set(RUN_DIR_KEY, str(job.run_dir))
         if self._here.controller is None:  # then rank 0 keeps the books
-            if job.mode == "train":
-                run_directory.hold(job.run_dir)
-                run_directory.write_config(job.run_dir, job.config, job.overrides if job.restore else ())
-                run_directory.write_status(job.run_dir, "running")
-            self._say([f"run       {job.run_dir}"])
+            self._open(job, job.run_dir)
         return job
 
+    def _open(self, job: Job, run_dir: Path) -> None:
+        if job.mode == "train":
+            run_directory.hold(run_dir)
+            run_directory.write_config(run_dir, job.config, job.overrides if job.restore else ())
+            run_directory.write_status(run_dir, "running")
+            _write(self._screens[0], f"run       {run_dir}")
+
     def _close(self, code: int) -> None:
-        if self._here.rank == 0 and self._here.controller is None and self._run_dir is not None:
+        keeps_books = self._here.rank == 0 and self._here.controller is None
+        if keeps_books and self._run_dir is not None and self._mode == "train":
             self._record(code)
-            self._say(run_directory.closing_lines(self._run_dir, code))
+            _write(self._screens[0], "\n".join(run_directory.closing_lines(self._run_dir, code)))
 
     def _record(self, code: int) -> None:
         if self._run_dir is not None and self._mode == "train":
             run_directory.write_status(self._run_dir, run_directory.status_of(code), code)
-
-    def _say(self, lines: Sequence[str]) -> None:
-        _write(self._screens[0], "\n".join(lines))
 
     def _fail(self, failure: Failure) -> int:
         """Log the failure, tell the other ranks, leave it for the controller or show it if it is the first.

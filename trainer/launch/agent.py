@@ -127,6 +127,7 @@ class Agent(LocalElasticAgent):
         reason = "SIGINT came twice" if self._signals.insisted else f"launch.grace ({self._grace:g} s) is over"
         message = f"Stopped before all ranks could save: {reason}. The newest checkpoint is whole."
         self._kill()
+        self._remaining_restarts = 0
         self._conclude(ExitCode.FAILED, Failure(min(ranks.values()), time.time(), "stalled", 1, message))
         return self._failed(worker_group)
 
@@ -135,6 +136,8 @@ class Agent(LocalElasticAgent):
         codes = self._settle(worker_group, ranks)
         first = failures.first_of(self._failure(local, ranks[local], code) for local, code in codes.items())
         verdicts = self._meeting.agree(asdict(first))
+        for host in (host for host, verdict in enumerate(verdicts) if verdict is None):
+            self._say(f"Host {host} no longer answers.")
         first = failures.first_of(Failure(**verdict) for verdict in verdicts if verdict is not None)
         lost = first.kind in ("killed", "peer")
         if not lost or self._signals.first is not None:

@@ -58,6 +58,8 @@ def detect(environ: Mapping[str, str]) -> Controller | Place:
     Raises:
         PlacementError: the launcher's variables contradict each other.
     """
+    if CONTROLLER in environ:  # a command that one of our workers started
+        return Controller()
     if all(environ.get(name) for name in _RANK_VARIABLES):
         return place(environ)
     if 0 <= _integer(environ, "SLURM_STEP_ID", -1) < _LARGEST_STEP and "SLURM_PROCID" in environ:

@@ -61,7 +61,11 @@ class Failure:
         """What the screen shows."""
         if self.brief or not self.trace:
             return self.message
-        heading = {"error": f"rank {self.rank} failed:", "stalled": self.message}
+        heading = {
+            "error": f"rank {self.rank} failed:",
+            "peer": f"rank {self.rank} lost the connection to another rank, which left no word:",
+            "stalled": self.message,
+        }
         return f"{heading.get(self.kind, f'{self.message} The end of its log:')}\n\n{self.trace.rstrip()}"
 
 

@@ -122,10 +122,9 @@ def _open(job: Job) -> Callable[[], None]:
 
 
 def _close(job: Job, run_dir: Path | None, code: int) -> None:
-    if run_dir is None:
+    if run_dir is None or job.mode != "train":
         return
-    if job.mode == "train":
-        run_directory.write_status(run_dir, run_directory.status_of(code), code)
+    run_directory.write_status(run_dir, run_directory.status_of(code), code)
     for line in run_directory.closing_lines(run_dir, code):
         _say(line)
 
@@ -143,9 +142,8 @@ def _run(job: Job, host: HostPlan, signals: ControllerSignals, program: tuple[st
     meeting = Meeting(host.endpoint, host.hosts, host.host)
 
     def run_dir() -> Path | None:
-        return job.run_dir or (
-            Path(meeting.store.get(RUN_DIR_KEY).decode()) if meeting.store.check([RUN_DIR_KEY]) else None
-        )
+        shared = meeting.read(RUN_DIR_KEY)
+        return job.run_dir or (None if shared is None else Path(shared))
 
     def log_tail(rank: int) -> str:
         directory = run_dir()

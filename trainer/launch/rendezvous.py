@@ -116,7 +116,7 @@ class Meeting(RendezvousHandler):
         """
         self._round += 1
         store = PrefixStore(f"round-{self._round}", self.store)
-        store.set(f"arrived/{self.host}", "1")
+        self._tell(store, f"arrived/{self.host}", "1")
         patience = _ARRIVAL if self._round == 1 else _RETURN
         missing = self._await(store, "arrived", patience)
         if missing:
@@ -128,11 +128,14 @@ class Meeting(RendezvousHandler):
 
         Returns:
             The hosts' verdicts in order; None for a host that said nothing within `patience` seconds.
+
+        Raises:
+            HostLostError: the host that serves the store is gone.
         """
         if self._hosts == 1:
             return [verdict]
         store = PrefixStore(f"round-{self._round}", self.store)
-        store.set(f"verdict/{self.host}", json.dumps(verdict))
+        self._tell(store, f"verdict/{self.host}", json.dumps(verdict))
         missing = self._await(store, "verdict", patience)
         return [None if host in missing else json.loads(store.get(f"verdict/{host}")) for host in range(self._hosts)]
 
@@ -142,18 +145,36 @@ class Meeting(RendezvousHandler):
             self.store.set(f"left/{self.host}", "1")
             if self.host == 0:
                 self._await(self.store, "left", patience)
-        except RuntimeError:  # the serving host is gone already
+        except (RuntimeError, HostLostError):  # the serving host is gone already
             pass
 
     def _await(self, store: Store, what: str, patience: float) -> list[int]:
         """Wait for a key of every host; the hosts whose key did not come."""
         deadline = time.monotonic() + patience
         missing = list(range(self._hosts))
-        while missing := [host for host in missing if not store.check([f"{what}/{host}"])]:
+        while missing := [host for host in missing if not self._has(store, f"{what}/{host}")]:
             if time.monotonic() > deadline:
                 break
             time.sleep(_POLL)
         return missing
+
+    def _tell(self, store: Store, key: str, value: str) -> None:
+        self._has(store, key)  # says it when the store is gone
+        store.set(key, value)
+
+    def _has(self, store: Store, key: str) -> bool:
+        try:
+            return bool(store.check([key]))
+        except RuntimeError as error:
+            where = f"launch.endpoint={self._address}:{self._port}"
+            raise HostLostError(f"The host that serves {where} is gone.") from error
+
+    def read(self, key: str) -> str | None:
+        """What the workers wrote under a key, or None if they did not or the serving host is gone."""
+        try:
+            return self.store.get(key).decode() if self.store.check([key]) else None
+        except RuntimeError:
+            return None
 
     def get_backend(self) -> str:
         """Name of this rendezvous."""

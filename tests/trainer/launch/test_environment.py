@@ -12,6 +12,7 @@ from gradwire.trainer.launch.environment import (
     detect,
     expand_counts,
     expand_nodes,
+    place,
     set_threads,
 )
 from gradwire.trainer.launch.errors import PlacementError
@@ -50,7 +51,11 @@ def test_torchruns_restarts_are_counted():
 
 
 def test_our_own_controller_is_known_by_its_process_id():
-    assert detect(TORCHRUN | {CONTROLLER: "41"}).controller == 41
+    assert place(TORCHRUN | {CONTROLLER: "41"}).controller == 41
+
+
+def test_a_command_that_a_worker_starts_is_ordinary():
+    assert detect(TORCHRUN | {CONTROLLER: "41"}) == Controller()
 
 
 def test_several_tasks_per_node_make_workers():

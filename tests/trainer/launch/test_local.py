@@ -104,7 +104,7 @@ def test_a_signal_to_one_worker_stops_all_of_them_with_75(start):
 
 
 def test_a_second_interrupt_stops_now(start):
-    command = start(updates=1000, pause=0.05, plan={"1:4": "deaf"})
+    command = start(updates=1000, pause=0.05, plan={"1:4": "deaf"}, launch={"restarts": 1})
     command.wait_for("update 3")
     workers = command.workers()
     command.process.send_signal(signal.SIGINT)

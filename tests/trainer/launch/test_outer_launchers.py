@@ -97,6 +97,28 @@ def test_a_signal_to_one_host_stops_both_with_75(start):
     assert [command.wait() for command in commands] == [75, 75]
 
 
+def test_a_host_that_is_gone_ends_the_others_with_1_and_is_named(start):
+    commands = two_hosts(start, updates=1000, pause=0.05)
+    while not any("update 2" in command.out for command in commands):
+        assert all(command.process.poll() is None for command in commands)
+        time.sleep(0.1)
+    host, other = serving(*commands)
+    other.process.kill()
+    assert host.wait() == 1
+    assert "Host 1 no longer answers" in host.out and host.status["status"] == "failed"
+
+
+def test_the_serving_host_gone_ends_the_others_with_1(start):
+    commands = two_hosts(start, updates=1000, pause=0.05)
+    while not any("update 2" in command.out for command in commands):
+        assert all(command.process.poll() is None for command in commands)
+        time.sleep(0.1)
+    host, other = serving(*commands)
+    host.process.kill()
+    assert other.wait(60) == 1
+    assert "The host that serves launch.endpoint=" in other.err and "Traceback" not in other.err
+
+
 def test_hosts_without_an_endpoint_are_refused(start):
     command = start(launch={"hosts": 2})
     assert command.wait() == 2
