@@ -95,7 +95,8 @@ def _unresolved(
         target = links.get(key, "")
         if (target in problems and target != key) or values.get(target) == MISSING:
             continue
-        suggestion = nearest_key(target, [], values) if target and target not in values else None
+        others = values.keys() - {key}
+        suggestion = nearest_key(target, [], others) if target and target not in values else None
         mistakes.append(Mistake(key, origins.of(key), message, suggestion and f"${{{suggestion}}}"))
     return mistakes
 

@@ -48,6 +48,7 @@ def _kind(config: Config, model: Any, data: Any) -> Iterator[Fault]:
 
 def refused_plan(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
     """What the plan of batch size and learning rate refuses; its parts must be accepted already."""
+    from gradwire.schedulers import SchedulerError
     from gradwire.trainer.assemble import build_plan
 
     epochs = [value for value in _texts([config["run"]["length"], config["lr"], config["batch"]]) if "epoch" in value]
@@ -57,7 +58,7 @@ def refused_plan(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
     context = argument(config, "data", "context", allow) or 1
     try:
         build_plan(config, SimpleNamespace(train=train, context=context), allow)
-    except Exception as error:
+    except SchedulerError as error:
         yield Fault(_plan_key(str(error)), str(error))
 
 

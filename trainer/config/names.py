@@ -21,6 +21,7 @@ _ELSEWHERE = {
     "steps": "run.length",
     "max_steps": "run.length",
     "num_workers": "data.workers",
+    "context": "data.context",
     "seq_len": "data.context",
     "sequence_length": "data.context",
     "block_size": "data.context",

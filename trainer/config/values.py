@@ -83,10 +83,7 @@ def _is(value: Any, *kinds: type) -> bool:
 
 
 def _check_duration(value: Any, annotation: Any, key: str) -> Checked:
-    if _is(value, int, float):
-        hint = f"'{value} updates', '{value} samples', '{value} tokens' or '{value} epochs'"
-        return value, [Fault(key, f"a duration needs its unit, found the bare number {value}: write {hint}")]
-    if not _is(value, str):
+    if not _is(value, str, int, float):  # a bare number is told which units there are
         return value, [wrong(value, annotation, key)]
     try:
         annotation.parse(value)
