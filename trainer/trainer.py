@@ -302,6 +302,8 @@ class Trainer:
         }
         if self.clock.skipped:
             record["skipped"] = self.clock.skipped
+        if self._saved_update >= 0:
+            record["checkpoint/update"] = self._saved_update
         return record
 
     def _position(self) -> dict[str, Any]:
