@@ -245,7 +245,7 @@ class Root:
     ema: Annotated[float, Range(gt=0, lt=1)] | None = None
     sync_batchnorm: bool = False
     non_finite: Literal["raise", "skip"] = "raise"
-    deterministic: bool = False
+    deterministic: bool = True
     checkpoint: CheckpointSection
     evaluation: EvaluationSection
     logger: dict[str, Annotated[Node, Builds("gradwire.trainer.loggers.base.Logger")]] = field(default_factory=dict)

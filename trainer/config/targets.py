@@ -34,6 +34,8 @@ def resolve_target(target: object, allow_targets: Iterable[str] = ()) -> Any:
     allow_targets = tuple(allow_targets)
     if not isinstance(target, str) or not _NAME.fullmatch(target) or ".__" in f".{target}":
         raise TargetError(f"a target is the dotted name of a class, package.module.Class, found {target!r}")
+    if "._" in target and not _allowed(target, allow_targets, ()):
+        raise TargetError(f"{target} is private")
     if not _allowed(target, allow_targets):
         raise TargetError(_refusal(target), _corrected_prefix(target, allow_targets))
     module_name, _, name = target.rpartition(".")
@@ -55,8 +57,8 @@ def _checked(found: Any, target: str, allow_targets: Collection[str]) -> Any:
     return found
 
 
-def _allowed(name: str, allow_targets: Iterable[str]) -> bool:
-    return any(name == entry or name.startswith(entry.rstrip(".") + ".") for entry in (*PREFIXES, *allow_targets))
+def _allowed(name: str, allow_targets: Iterable[str], prefixes: Iterable[str] = PREFIXES) -> bool:
+    return any(name == entry or name.startswith(entry.rstrip(".") + ".") for entry in (*prefixes, *allow_targets))
 
 
 def _refusal(target: str) -> str:

@@ -30,6 +30,7 @@ def test_public_names_resolve_to_their_classes() -> None:
         "torch.nn.init",
         "torch.nn.modules.module.functools.partial",
         "torch.nn.Module.__subclasses__",
+        "torch.nn.modules.batchnorm._BatchNorm",
         "torch.nn.parallel.distributed.os.popen",
         "torch.optim.optimizer.defaultdict",
         "torch.optim.optimizer.OrderedDict",
