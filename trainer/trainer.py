@@ -216,8 +216,9 @@ class Trainer:
 
     def _train(self) -> Status:
         try:
-            if self._pending is not None:
-                self._complete(self._pending, evaluate=True)
+            at_start = self.clock.updates == 0 and self.settings.evaluate_every is not None
+            if at_start or self._pending is not None:
+                self._complete(self._pending or {}, evaluate=True)
             feed = self._feed()
             try:
                 return self._run_updates(feed)
