@@ -24,21 +24,37 @@ from typing import Any
 
 import psutil
 import torch
+
 from gradwire.checkpoint import Checkpointer
 
 GRADWIRE = [str(Path(sys.executable).parent / "gradwire")]
 UPDATES = 24
 MODELS = {
     "decoder": [
-        "model=decoder_1m", "model.width=64", "model.layers=2", "model.heads=2", "model.kv_heads=1", "model.dropout=0.1",
-        "data.context=32", "evaluation.limit=64", "evaluation.samples=0",
+        "model=decoder_1m",
+        "model.width=64",
+        "model.layers=2",
+        "model.heads=2",
+        "model.kv_heads=1",
+        "model.dropout=0.1",
+        "data.context=32",
+        "evaluation.limit=64",
+        "evaluation.samples=0",
     ],
     "convnet": ["experiment=digits", "model.dropout=0.1", "evaluation.samples=0"],
 }
 COMMON = [
-    f"run.length={UPDATES} updates", "run.log_every=1", "evaluation.every=8 updates", "evaluation.batch=16",
-    "checkpoint.every=5 updates", "checkpoint.keep=100", "batch.size=24", "ema=0.9", "optimizer.lr=0.003",
-    "logger=none", "launch.device=cpu",
+    f"run.length={UPDATES} updates",
+    "run.log_every=1",
+    "evaluation.every=8 updates",
+    "evaluation.batch=16",
+    "checkpoint.every=5 updates",
+    "checkpoint.keep=100",
+    "batch.size=24",
+    "ema=0.9",
+    "optimizer.lr=0.003",
+    "logger=none",
+    "launch.device=cpu",
 ]
 
 
@@ -55,7 +71,10 @@ class Case:
     def overrides(self) -> list[str]:
         share = -(-24 // self.ranks)
         return [
-            *COMMON, *MODELS[self.model], f"precision={self.precision}", f"launch.processes={self.ranks}",
+            *COMMON,
+            *MODELS[self.model],
+            f"precision={self.precision}",
+            f"launch.processes={self.ranks}",
             f"batch.micro={-(-share // self.accumulation)}",
         ]
 
@@ -110,9 +129,7 @@ def interrupt(process: subprocess.Popen[str], folder: Path, update: int, how: st
 def resume(folder: Path, *overrides: str) -> str:
     """`gradwire resume`, to the end."""
     command = [*GRADWIRE, "resume", str(folder), *overrides]
-    process = subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return finish(process)
 
 
@@ -129,7 +146,11 @@ def differences(left: Any, right: Any, path: str = "") -> list[str]:
         return [d for key in sorted(keys) for d in differences(left.get(key), right.get(key), f"{path}/{key}")]
     if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
         same = left.dtype == right.dtype and left.shape == right.shape
-        return [] if same and torch.equal(left.reshape(-1).view(torch.uint8), right.reshape(-1).view(torch.uint8)) else [path]
+        return (
+            []
+            if same and torch.equal(left.reshape(-1).view(torch.uint8), right.reshape(-1).view(torch.uint8))
+            else [path]
+        )
     return [] if left == right else [f"{path}: {left!r} against {right!r}"]
 
 
@@ -193,7 +214,10 @@ def main() -> None:
                 continue
             update, found = campaign.run(case)
             results.append({"case": str(case), "update": update, "differences": found})
-            print(f"{'same bits' if not found else 'DIFFERENT':10} {case}, interrupted at {update} {found[:3]}", flush=True)
+            print(
+                f"{'same bits' if not found else 'DIFFERENT':10} {case}, interrupted at {update} {found[:3]}",
+                flush=True,
+            )
     equal = sum(not result["differences"] for result in results)
     print(f"{equal} of {len(results)} interrupted runs ended in the bits of the undisturbed run")
     if arguments.json:

@@ -62,11 +62,16 @@ class Job:
 
     def model(self) -> Any:
         import torch
+
         from gradwire.trainer.models import Decoder
 
         torch.manual_seed(0)
         return Decoder(
-            vocabulary=256, context=self.context, width=self.width, layers=self.layers, heads=self.width // 32,
+            vocabulary=256,
+            context=self.context,
+            width=self.width,
+            layers=self.layers,
+            heads=self.width // 32,
             kv_heads=self.width // 32,
         )
 
@@ -135,6 +140,7 @@ def bare(job: Job, watch: Stopwatch) -> None:
 def gradwire(job: Job, watch: Stopwatch) -> None:
     import torch
     import torch.distributed as dist
+
     from gradwire.comm import AllReduce
     from gradwire.schedulers import Plan
     from gradwire.schedulers.lr import Constant, Warmup
@@ -215,8 +221,15 @@ def lightning(job: Job, watch: Stopwatch) -> None:
             watch.tick()
 
     trainer = pl.Trainer(
-        accelerator="cpu", devices=dist.get_world_size(), strategy="ddp", max_steps=job.total, gradient_clip_val=1.0,
-        logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        accelerator="cpu",
+        devices=dist.get_world_size(),
+        strategy="ddp",
+        max_steps=job.total,
+        gradient_clip_val=1.0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
         log_every_n_steps=10,
     )
     trainer.fit(Module(), job.loader(distributed=False))
@@ -242,19 +255,34 @@ def huggingface(job: Job, watch: Stopwatch) -> None:
         model = WithLoss()
         optimizer = job.optimizer(model)
         arguments = TrainingArguments(
-            output_dir=folder, use_cpu=True, max_steps=job.total, per_device_train_batch_size=job.batch,
-            logging_steps=10, save_strategy="no", report_to=[], disable_tqdm=True, max_grad_norm=1.0,
-            dataloader_pin_memory=False, ddp_find_unused_parameters=False,
+            output_dir=folder,
+            use_cpu=True,
+            max_steps=job.total,
+            per_device_train_batch_size=job.batch,
+            logging_steps=10,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            max_grad_norm=1.0,
+            dataloader_pin_memory=False,
+            ddp_find_unused_parameters=False,
         )
         trainer = Trainer(
-            model, arguments, train_dataset=job.dataset(), callbacks=[Tick()],
+            model,
+            arguments,
+            train_dataset=job.dataset(),
+            callbacks=[Tick()],
             optimizers=(optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, job.factor)),
         )
         trainer.train()
 
 
 RUNNERS: dict[str, Callable[[Job, Stopwatch], None]] = {
-    "bare": bare, "gradwire": gradwire, "fabric": fabric, "lightning": lightning, "huggingface": huggingface,
+    "bare": bare,
+    "gradwire": gradwire,
+    "fabric": fabric,
+    "lightning": lightning,
+    "huggingface": huggingface,
 }
 
 
@@ -288,9 +316,20 @@ def torchrun(*arguments: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "result.json"
         environment = os.environ | {
-            "OMP_NUM_THREADS": "1", "BENCHMARK_OUTPUT": str(output), "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore",
+            "OMP_NUM_THREADS": "1",
+            "BENCHMARK_OUTPUT": str(output),
+            "CUDA_VISIBLE_DEVICES": "",
+            "PYTHONWARNINGS": "ignore",
         }
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", __file__, *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+            __file__,
+            *arguments,
+        ]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if not output.exists():
             sys.exit(f"{' '.join(arguments)} failed:\n{done.stderr[-3000:]}")
@@ -313,7 +352,9 @@ def measure(size: str, rounds: int, peers: list[str]) -> dict[str, Any]:
     for peer in peers:
         ratios = [own / base for own, base in zip(seconds[peer], seconds["bare"], strict=True)]
         rows[peer] = {
-            "ms": 1000 * statistics.median(seconds[peer]), "ratio": interval(ratios), "peak_mib": memory[peer],
+            "ms": 1000 * statistics.median(seconds[peer]),
+            "ratio": interval(ratios),
+            "peak_mib": memory[peer],
             "seconds": seconds[peer],
         }
         if peer != "gradwire" and "gradwire" in peers:

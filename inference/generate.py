@@ -1,4 +1,7 @@
-"""Generation from any function of token ids to logits. Shapes: B sequences, T tokens so far, N new ones, V vocabulary."""
+"""Generation from any function of token ids to logits.
+
+Shapes: B sequences, T tokens so far, N new ones, V vocabulary.
+"""
 
 from collections.abc import Callable
 
@@ -39,10 +42,14 @@ def generate(
         stop: Token id that ends a sequence; ended rows are filled up with it, and generation ends when all have.
 
     Raises:
-        InferenceError: an empty prompt, or a sampling value out of range.
+        InferenceError: an empty prompt, or a value out of range.
     """
     if prompt_BT.dim() != 2 or prompt_BT.numel() == 0:
         raise InferenceError(f"a prompt must be token ids of shape [B, T] with T ≥ 1, found {tuple(prompt_BT.shape)}")
+    if max_new_tokens < 0 or (context is not None and context < 1):
+        raise InferenceError(
+            f"max_new_tokens must be 0 or more and context at least 1, found {max_new_tokens} and {context}"
+        )
     sampling = Sampling(temperature, top_k, top_p)
     generator = torch.Generator(prompt_BT.device).manual_seed(seed)
     ids_BT = prompt_BT

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gradwire.trainer.callbacks import Callback
     from gradwire.trainer.losses import Classification, Loss, NextToken
-    from gradwire.trainer.trainer import Result, Run, Settings, Trainer
+    from gradwire.trainer.settings import Result, Run, Settings
+    from gradwire.trainer.trainer import Trainer
 
 __all__ = ["Callback", "Classification", "Loss", "NextToken", "Result", "Run", "Settings", "Trainer"]
 
@@ -15,9 +16,9 @@ _MODULES = {
     "Classification": "losses",
     "Loss": "losses",
     "NextToken": "losses",
-    "Result": "trainer",
-    "Run": "trainer",
-    "Settings": "trainer",
+    "Result": "settings",
+    "Run": "settings",
+    "Settings": "settings",
     "Trainer": "trainer",
 }
 

@@ -1,4 +1,4 @@
-"""From a resolved configuration to a running trainer: every object is built here, once, in the order of the data flow."""
+"""From a resolved configuration to a running trainer: every object is built here, once."""
 
 import json
 import logging
@@ -11,23 +11,24 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gradwire.checkpoint import Checkpointer, NoCheckpoint, load_weights
+from gradwire.checkpoint import Checkpointer, NoCheckpoint
 from gradwire.comm import AllReduce, Topology
 from gradwire.schedulers import Duration, Plan
 from gradwire.trainer.blocks import checkpoint_activations, compile_blocks
 from gradwire.trainer.config import instantiate
 from gradwire.trainer.data import training_set
-from gradwire.trainer.errors import StateMismatchError
 from gradwire.trainer.evaluation import EvaluationInterrupted, TextSamples
+from gradwire.trainer.initial_weights import load_initial_weights
 from gradwire.trainer.launch.context import WorkerContext
 from gradwire.trainer.launch.exit_codes import ExitCode
 from gradwire.trainer.loggers.metrics import MetricsFile
 from gradwire.trainer.loggers.progress import Progress
 from gradwire.trainer.optimizers import Group, build_optimizer
 from gradwire.trainer.randomness import derive_seed, seed_everything
+from gradwire.trainer.settings import Run, Settings
 from gradwire.trainer.strategies import DataParallel, Single, Strategy
 from gradwire.trainer.sync_batchnorm import synchronize_batch_norms
-from gradwire.trainer.trainer import Run, Settings, Trainer
+from gradwire.trainer.trainer import Trainer
 
 log = logging.getLogger("gradwire")
 Node = Mapping[str, Any]
@@ -114,35 +115,6 @@ def build_model(config: Node, allow: tuple[str, ...] = ()) -> nn.Module:
     if config["compile"]:
         compile_blocks(model)
     return model
-
-
-def load_initial_weights(model: nn.Module, source: str) -> None:
-    """Load weights by name from a run, a store or RUN@UPDATE; names that are missing or unexpected are listed.
-
-    Raises:
-        StateMismatchError: no name fits, or a shape differs.
-    """
-    url, _, update = source.partition("@")
-    weights, commit = load_weights(url, int(update) if update else None)
-    own = model.state_dict()
-    missing, unexpected = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
-    if len(missing) == len(own):
-        raise StateMismatchError(
-            f"model.init={source}: none of its {len(weights)} tensors has a name of this model; it has "
-            f"{', '.join(unexpected[:3])}, … and the model {', '.join(missing[:3])}, …"
-        )
-    shapes = [
-        f"{name} is {tuple(weights[name].shape)} there and {tuple(own[name].shape)} here"
-        for name in own.keys() & weights.keys()
-        if own[name].shape != weights[name].shape
-    ]
-    if shapes:
-        raise StateMismatchError(f"model.init={source}: shapes differ: {'; '.join(sorted(shapes)[:5])}")
-    model.load_state_dict(weights, strict=False)
-    log.info("weights of %s, update %s", url, commit.clock["updates"])
-    for label, names in (("missing there, freshly initialized", missing), ("not in this model, left out", unexpected)):
-        if names:
-            log.warning("model.init: %d tensors %s: %s", len(names), label, ", ".join(names))
 
 
 def make_optimizer(config: Node, model: nn.Module, allow: tuple[str, ...] = ()) -> Optimizer:
@@ -248,5 +220,5 @@ def build_loggers(config: Node, allow: tuple[str, ...]) -> list[Any]:
 def make_deterministic() -> None:
     """Same inputs, same bits: deterministic kernels only (torch raises where there is none)."""
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # costs time and decides nothing here
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time and decides nothing here
     torch.backends.cudnn.benchmark = False

@@ -1,4 +1,4 @@
-"""Everything that can go wrong in the trainer itself; the libraries and the data sources have hierarchies of their own."""
+"""Everything that can go wrong in the trainer itself; libraries and data sources have hierarchies of their own."""
 
 
 class TrainerError(RuntimeError):

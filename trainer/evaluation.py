@@ -139,8 +139,8 @@ class Evaluator:
             mine = torch.tensor([*sums.values(), float(targets)], dtype=torch.float64)
             rows.extend(row.tolist() for row in self._strategy.gather(mine))
         rows = rows[: len(self._batches)]
-        targets = math.fsum(row[-1] for row in rows)
-        return {name: math.fsum(row[k] for row in rows) / targets for k, name in enumerate(names)}
+        total = math.fsum(row[-1] for row in rows)
+        return {name: math.fsum(row[k] for row in rows) / total for k, name in enumerate(names)}
 
     def _sums(self, indices: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[Mapping[str, float], int]:
         batch = self._validation.take(indices)

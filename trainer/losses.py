@@ -148,10 +148,10 @@ def loss_for(model: nn.Module, loss: Loss | Callable[[nn.Module, Any], Tensor] |
         return loss
     if loss is not None:
         return PerSample(loss)
-    name = getattr(model, "default_loss", None)
+    name = str(getattr(model, "default_loss", None))
     if name not in DEFAULT_LOSSES:
         raise LossError(
-            f"{type(model).__name__} names no loss of its own (`default_loss` is {name!r}): give one, "
+            f"{type(model).__name__} names no loss of its own (`default_loss` is {name}): give one, "
             f"for example loss={next(iter(DEFAULT_LOSSES))}; there are {', '.join(DEFAULT_LOSSES)}"
         )
     return DEFAULT_LOSSES[name]()

@@ -18,7 +18,8 @@ class Group:
     """Settings for the parameters whose name matches a pattern; what is None stays as the optimizer has it.
 
     Args:
-        pattern: Shell-style pattern on the parameter's full name, such as `*.bias` or `blocks.0.*`; the first match counts.
+        pattern: Shell-style pattern on the parameter's full name, such as `*.bias` or `blocks.0.*`; the first that
+            matches counts.
         lr: Peak learning rate of these parameters; it follows the same schedule as all others.
         weight_decay: Weight decay of these parameters.
     """
@@ -92,7 +93,7 @@ def set_step(optimizer: Optimizer, lr: float, betas: tuple[float, float] | None,
 
 
 def named_state(model: nn.Module, optimizer: Optimizer) -> dict[str, dict[str, Any]]:
-    """The optimizer's state by parameter name. Settings (rates, decay) are not state: the config and the plan give them."""
+    """The optimizer's state by parameter name. Settings (rates, decay) are not state: config and plan give them."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {names[id(parameter)]: dict(values) for parameter, values in optimizer.state.items()}
 

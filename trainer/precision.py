@@ -13,9 +13,9 @@ Format = Literal["fp32", "bf16", "fp16"]
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def unsupported(format: Format, device: torch.device) -> str | None:
-    """Why `device` cannot train in `format`, or None where it can."""
-    if format == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+def unsupported(name: Format, device: torch.device) -> str | None:
+    """Why `device` cannot train in this format, or None where it can."""
+    if name == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         return f"{torch.cuda.get_device_name(device)} has no bfloat16 arithmetic; precision=fp16 or fp32 run on it"
     return None
 
@@ -24,20 +24,20 @@ class Precision:
     """Runs the passes of an update in one number format; weights and optimizer state stay float32.
 
     Args:
-        format: fp32, bf16 or fp16.
+        name: fp32, bf16 or fp16.
         device: Where the passes run.
 
     Raises:
         UnsupportedPrecisionError: the device lacks the format.
     """
 
-    def __init__(self, format: Format, device: torch.device) -> None:
-        reason = unsupported(format, device)
+    def __init__(self, name: Format, device: torch.device) -> None:
+        reason = unsupported(name, device)
         if reason:
             raise UnsupportedPrecisionError(reason)
         self._device = device
-        self._dtype = _AUTOCAST.get(format)
-        self.scaler = torch.amp.GradScaler(device.type) if format == "fp16" else None
+        self._dtype = _AUTOCAST.get(name)
+        self.scaler = torch.amp.GradScaler(device.type) if name == "fp16" else None
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The context of a forward pass."""

@@ -27,31 +27,36 @@ class _Sum(torch.autograd.Function):
         return total
 
 
+def _sum_over_ranks(values: Tensor) -> Tensor:
+    total: Tensor = _Sum.apply(values)  # type: ignore[no-untyped-call]
+    return total
+
+
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     """`torch.nn.BatchNorm1d/2d/3d` whose training statistics span all ranks; same parameters, buffers and names."""
 
-    def _check_input_dim(self, input: Tensor) -> None:
-        if input.dim() < 2:
-            raise ValueError(f"expected an input of at least 2 axes (batch, channels, …), found shape {tuple(input.shape)}")
+    def _check_input_dim(self, x: Tensor) -> None:
+        if x.dim() < 2:
+            raise ValueError(f"expected an input of at least 2 axes (batch, channels, …), found shape {tuple(x.shape)}")
 
-    def forward(self, input: Tensor) -> Tensor:
-        self._check_input_dim(input)
+    def forward(self, x: Tensor) -> Tensor:
+        self._check_input_dim(x)
         if not self.training:
-            return super().forward(input)
-        axes = [axis for axis in range(input.dim()) if axis != 1]
-        shape = [1, -1] + [1] * (input.dim() - 2)
-        values = input.float()
+            return super().forward(x)
+        axes = [axis for axis in range(x.dim()) if axis != 1]
+        shape = [1, -1] + [1] * (x.dim() - 2)
+        values = x.float()
         local_count = values.new_full((1,), values.numel() / values.shape[1])
-        sums_C1 = _Sum.apply(torch.cat([values.sum(axes), local_count]))
+        sums_C1 = _sum_over_ranks(torch.cat([values.sum(axes), local_count]))
         count = sums_C1[-1].detach()
         mean_C = sums_C1[:-1] / count
         centered = values - mean_C.view(shape)
-        var_C = _Sum.apply(centered.square().sum(axes)) / count
+        var_C = _sum_over_ranks(centered.square().sum(axes)) / count
         self._follow(mean_C.detach(), var_C.detach() * (count / (count - 1).clamp(min=1)))
         normal = centered * (var_C + self.eps).rsqrt().view(shape)
         if self.affine:
             normal = normal * self.weight.view(shape) + self.bias.view(shape)
-        return normal.to(input.dtype)
+        return normal.to(x.dtype)
 
     @torch.no_grad()
     def _follow(self, mean_C: Tensor, unbiased_var_C: Tensor) -> None:

@@ -3,8 +3,6 @@
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -12,91 +10,21 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradwire.checkpoint import Checkpointer, State
-from gradwire.schedulers import Clock, Duration, Plan, Step
+from gradwire.schedulers import Clock, Plan, Step
 from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.data import Feed, SampleStream, UpdateBatch, training_set, validation_set
 from gradwire.trainer.decisions import Decision, DecisionLog
 from gradwire.trainer.ema import MovingAverage
-from gradwire.trainer.errors import StateMismatchError
 from gradwire.trainer.evaluation import EvaluationInterrupted, Evaluator, TextSamples
 from gradwire.trainer.loggers.base import Logger, RunInfo
 from gradwire.trainer.losses import Loss, loss_for
 from gradwire.trainer.micro_batch import largest_micro_batch
-from gradwire.trainer.optimizers import load_named_state, named_state
-from gradwire.trainer.precision import Format, Precision
+from gradwire.trainer.precision import Precision
+from gradwire.trainer.settings import Result, Run, Settings, Status
+from gradwire.trainer.state import capture, put_back
 from gradwire.trainer.strategies import Single, Strategy
 from gradwire.trainer.triggers import Every, WallClock
 from gradwire.trainer.update import Outcome, Updater
-
-Status = Literal["done", "preempted"]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a run is trained, beside its model, data, optimizer and plan.
-
-    Args:
-        seed: Every random choice is a function of this and the clock.
-        precision: Number format of forward and backward.
-        micro: Most samples in one forward pass of one rank; None takes what fits: a rank's whole share, on a GPU halved
-            until it fits into memory.
-        workers: Data-loading processes a rank; 0 loads in the training process.
-        clip: Largest gradient norm; None does not clip.
-        ema: Decay of the moving average of the weights; evaluation then uses the average. None keeps none.
-        non_finite: What a gradient with NaN or infinity does: end the run, or be left out and counted.
-        log_every: Updates between lines of metrics.
-        evaluate_every: Between evaluations; None evaluates never.
-        evaluation_batch: Samples in an evaluation batch.
-        evaluation_limit: Validation samples to use; None uses all.
-        save_every: Between snapshots (any unit, wall clock too); None saves at the end only.
-        check_replicas_every: Between comparisons of the ranks' weights, bit by bit; None compares never.
-        max_time: Wall-clock seconds after which the run saves and stops as if preempted.
-    """
-
-    seed: int = 0
-    precision: Format = "fp32"
-    micro: int | None = None
-    workers: int = 0
-    clip: float | None = None
-    ema: float | None = None
-    non_finite: Literal["raise", "skip"] = "raise"
-    log_every: int = 10
-    evaluate_every: Duration | None = None
-    evaluation_batch: int = 32
-    evaluation_limit: int | None = None
-    save_every: Duration | None = None
-    check_replicas_every: Duration | None = None
-    max_time: float | None = None
-
-
-@dataclass(frozen=True)
-class Run:
-    """What names a run for its loggers.
-
-    Args:
-        name: Shown name.
-        directory: Where the run's files are; None for a run that writes none.
-        config: The resolved configuration.
-    """
-
-    name: str = "run"
-    directory: Path | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Result:
-    """How a run ended.
-
-    Args:
-        status: `done`, or `preempted` when it was asked to stop and has saved.
-        clock: Samples, tokens and updates at the end.
-        record: The last measured values by name.
-    """
-
-    status: Status
-    clock: Clock
-    record: Mapping[str, float | int | str]
 
 
 class Trainer:
@@ -128,12 +56,12 @@ class Trainer:
         *,
         loss: Loss | Callable[[nn.Module, Any], Tensor] | None = None,
         strategy: Strategy | None = None,
-        settings: Settings = Settings(),  # noqa: B008 - frozen
+        settings: Settings = Settings(),
         checkpointer: Checkpointer | None = None,
         loggers: Iterable[Logger] = (),
         callbacks: Mapping[str, Callback] | None = None,
         samples: TextSamples | None = None,
-        run: Run = Run(),  # noqa: B008 - frozen
+        run: Run = Run(),
         stop_requested: Callable[[], bool] = lambda: False,
         beat: Callable[[str, int], None] = lambda phase, update: None,
     ) -> None:
@@ -162,7 +90,7 @@ class Trainer:
         self._end_clock = WallClock(settings.max_time)
         self._evaluate_every = Every(settings.evaluate_every, plan)
         self._check_every = Every(settings.check_replicas_every, plan)
-        self._pending: dict[str, Any] | None = None  # a record whose evaluation was interrupted
+        self.pending: dict[str, Any] | None = None  # a record whose evaluation was interrupted
         self._record: dict[str, Any] = {}
         self._restored_update: int | None = None
         self._saved_update = -1
@@ -217,8 +145,8 @@ class Trainer:
     def _train(self) -> Status:
         try:
             at_start = self.clock.updates == 0 and self.settings.evaluate_every is not None
-            if at_start or self._pending is not None:
-                self._complete(self._pending or {}, evaluate=True)
+            if at_start or self.pending is not None:
+                self._complete(self.pending or {}, evaluate=True)
             feed = self._feed()
             try:
                 return self._run_updates(feed)
@@ -277,9 +205,7 @@ class Trainer:
             callback.on_update(self, outcome)
         last = self.plan.finished(self.clock)
         record = self._measure(step, outcome) if self._log_due() or last else {}
-        evaluate = self._evaluate_every.due(before, self.clock) or (
-            last and self.settings.evaluate_every is not None
-        )
+        evaluate = self._evaluate_every.due(before, self.clock) or (last and self.settings.evaluate_every is not None)
         self._complete(record, evaluate=evaluate)
         if self._check_every.due(before, self.clock):
             self.strategy.check_replicas(self.model)
@@ -313,9 +239,9 @@ class Trainer:
     def _complete(self, record: dict[str, Any], *, evaluate: bool) -> None:
         """Evaluate if it is time, then write the record. Interrupted, the record is kept for the resumed run."""
         if evaluate and self._evaluator is not None:
-            self._pending = self._position() | record
-            record = self._pending | self.evaluate()
-        self._pending = None
+            self.pending = self._position() | record
+            record = self.pending | self.evaluate()
+        self.pending = None
         if record:
             self._record = record
             for logger in self._loggers:
@@ -351,18 +277,7 @@ class Trainer:
 
     def state(self) -> State:
         """Everything that is not a function of the configuration and the clock."""
-        shared = {
-            "model": self.model.state_dict(),
-            "optimizer": named_state(self.model, self.optimizer),
-            "average": None if self.average is None else self.average.state_dict(),
-            "scaler": self.precision.state_dict(),
-            "clock": self.clock.to_dict(),
-            "stream": self.stream.state_dict(),
-            "callbacks": {name: callback.state_dict() for name, callback in self.callbacks.items()},
-            "decisions": self.decisions.state_dict(),
-            "pending": self._pending,
-        }
-        return State(shared=shared, local={})
+        return capture(self)
 
     def restore(self, state: State) -> None:
         """Continue from a saved state.
@@ -370,23 +285,7 @@ class Trainer:
         Raises:
             StateMismatchError: the state is of another model, optimizer or set of callbacks.
         """
-        shared = state.shared
-        try:
-            self.model.load_state_dict(shared["model"])
-        except RuntimeError as error:
-            raise StateMismatchError(f"the snapshot is of another model: {error}") from error
-        load_named_state(self.model, self.optimizer, shared["optimizer"])
-        if self.average is not None:
-            if shared["average"] is None:
-                raise StateMismatchError("ema is set, but the snapshot holds no moving average: resume with ema=null")
-            self.average.load_state_dict(shared["average"])
-        self.precision.load_state_dict(shared["scaler"])
-        self.clock = Clock.from_dict(shared["clock"])
-        self.stream.load_state_dict(shared["stream"])
-        for name, callback in self.callbacks.items():
-            callback.load_state_dict(shared["callbacks"].get(name, {}))
-        self.decisions.load_state_dict(shared["decisions"])
-        self._pending = shared["pending"]
+        put_back(self, state)
         self._restored_update = self._saved_update = self.clock.updates
 
     def _start_loggers(self) -> None:

@@ -1,4 +1,4 @@
-"""When something is due: every so many updates, samples, tokens or epochs, or so much of the run or of the wall clock."""
+"""When something is due: every so many updates, samples, tokens or epochs, or after so much wall-clock time."""
 
 import time
 

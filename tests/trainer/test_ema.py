@@ -1,8 +1,9 @@
 import pytest
 import torch
+from torch import nn
+
 from gradwire.trainer.ema import MovingAverage
 from gradwire.trainer.errors import StateMismatchError
-from torch import nn
 
 
 def test_the_average_follows_the_formula_and_buffers_are_copied() -> None:

@@ -1,9 +1,10 @@
 import pytest
 import torch
-from gradwire.trainer.errors import LossError
-from gradwire.trainer.losses import IGNORED, Classification, NextToken, PerSample, batch_size, loss_for, move
 from torch import nn
 from torch.nn import functional
+
+from gradwire.trainer.errors import LossError
+from gradwire.trainer.losses import IGNORED, Classification, NextToken, PerSample, batch_size, loss_for, move
 
 
 class Fixed(nn.Module):

@@ -1,7 +1,8 @@
 import pytest
 import torch
-from gradwire.trainer.micro_batch import Untouched, largest_micro_batch
 from torch import nn
+
+from gradwire.trainer.micro_batch import Untouched, largest_micro_batch
 
 
 def fits_up_to(most: int) -> tuple[list[int], object]:

@@ -1,5 +1,7 @@
 import pytest
 import torch
+from torch import nn
+
 from gradwire.trainer.errors import StateMismatchError
 from gradwire.trainer.optimizers import (
     Group,
@@ -9,7 +11,6 @@ from gradwire.trainer.optimizers import (
     parameter_groups,
     set_step,
 )
-from torch import nn
 
 
 def net() -> nn.Module:

@@ -1,9 +1,9 @@
 import copy
 
 import torch
-from gradwire.trainer.sync_batchnorm import SyncBatchNorm, synchronize_batch_norms
 from torch import nn
 
+from gradwire.trainer.sync_batchnorm import SyncBatchNorm, synchronize_batch_norms
 from tests.ranks import run_ranks
 
 

@@ -1,4 +1,5 @@
 import pytest
+
 from gradwire.schedulers import Clock, Duration, Plan
 from gradwire.trainer.triggers import Every, WallClock
 

@@ -4,6 +4,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
+
 from gradwire.comm import AllReduce
 from gradwire.schedulers import Clock, Plan
 from gradwire.trainer.data import Feed, SampleStream
@@ -12,8 +14,6 @@ from gradwire.trainer.losses import IGNORED, NextToken
 from gradwire.trainer.precision import Precision
 from gradwire.trainer.strategies import DataParallel, Single, Strategy
 from gradwire.trainer.update import Updater
-from torch import nn
-
 from tests.ranks import run_ranks
 
 CPU = torch.device("cpu")

@@ -3,9 +3,12 @@
 Shapes: B batch, C channels, Y rows, X columns.
 """
 
+from typing import Annotated
+
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gradwire.trainer.config.range import Range
 from gradwire.trainer.models.errors import ModelError
 
 
@@ -28,12 +31,12 @@ class ConvNet(nn.Module):
 
     def __init__(
         self,
-        channels: int = 1,
-        classes: int = 10,
-        width: int = 16,
-        stages: int = 2,
-        blocks: int = 2,
-        dropout: float = 0.0,
+        channels: Annotated[int, Range(ge=1)] = 1,
+        classes: Annotated[int, Range(ge=1)] = 10,
+        width: Annotated[int, Range(ge=1)] = 16,
+        stages: Annotated[int, Range(ge=1)] = 2,
+        blocks: Annotated[int, Range(ge=1)] = 2,
+        dropout: Annotated[float, Range(ge=0, lt=1)] = 0.0,
     ) -> None:
         super().__init__()
         sizes = {"channels": channels, "classes": classes, "width": width, "stages": stages, "blocks": blocks}

@@ -4,11 +4,13 @@ Shapes: B batch, T tokens, D width, H query heads, K key/value heads, E head wid
 """
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gradwire.trainer.config.range import Range
 from gradwire.trainer.models.errors import ModelError
 
 
@@ -36,28 +38,35 @@ class Decoder(nn.Module):
 
     def __init__(
         self,
-        vocabulary: int = 256,
-        context: int = 256,
-        width: int = 256,
-        layers: int = 4,
-        heads: int = 4,
-        kv_heads: int = 2,
-        feed_forward: int | None = None,
-        dropout: float = 0.0,
+        vocabulary: Annotated[int, Range(ge=1)] = 256,
+        context: Annotated[int, Range(ge=1)] = 256,
+        width: Annotated[int, Range(ge=1)] = 256,
+        layers: Annotated[int, Range(ge=1)] = 4,
+        heads: Annotated[int, Range(ge=1)] = 4,
+        kv_heads: Annotated[int, Range(ge=1)] = 2,
+        feed_forward: Annotated[int, Range(ge=1)] | None = None,
+        dropout: Annotated[float, Range(ge=0, lt=1)] = 0.0,
         tied: bool = True,
-        rope_base: float = 10_000.0,
+        rope_base: Annotated[float, Range(gt=0)] = 10_000.0,
     ) -> None:
         super().__init__()
-        _check(vocabulary, context, width, layers, heads, kv_heads, dropout)
+        inner = -(-width * 8 // 3 // 32) * 32 if feed_forward is None else feed_forward
+        _check_positive(
+            vocabulary=vocabulary,
+            context=context,
+            width=width,
+            layers=layers,
+            heads=heads,
+            kv_heads=kv_heads,
+            feed_forward=inner,
+        )
+        _check(width, heads, kv_heads, dropout)
         self.vocabulary = vocabulary
         self.context = context
         self.rope_base = rope_base
         self.head_width = width // heads
-        inner = feed_forward or -(-width * 8 // 3 // 32) * 32
         self.embedding = nn.Embedding(vocabulary, width)
-        self.blocks = nn.ModuleList(
-            Block(width, heads, kv_heads, inner, dropout) for _ in range(layers)
-        )
+        self.blocks = nn.ModuleList(Block(width, heads, kv_heads, inner, dropout) for _ in range(layers))
         self.norm = nn.RMSNorm(width, eps=1e-6)
         self.output = nn.Linear(width, vocabulary, bias=False)
         if tied:
@@ -93,11 +102,14 @@ class Decoder(nn.Module):
     def _rotation_on(self, device: torch.device) -> Tensor:
         """Cosines and sines [2, context, E/2], made once on the device that computes."""
         if self._rotation is None or self._rotation.device != device:
-            exponents_E = torch.arange(0, self.head_width, 2, device=device) / self.head_width
-            positions_T = torch.arange(self.context, device=device)
-            angles_TE = torch.outer(positions_T, self.rope_base**-exponents_E)
-            self._rotation = torch.stack([angles_TE.cos(), angles_TE.sin()])
+            self._rotation = self._make_rotation(device)
         return self._rotation
+
+    @torch.inference_mode(False)  # made while sampling, it must serve training as well
+    def _make_rotation(self, device: torch.device) -> Tensor:
+        exponents_E = torch.arange(0, self.head_width, 2, device=device) / self.head_width
+        angles_TE = torch.outer(torch.arange(self.context, device=device), self.rope_base**-exponents_E)
+        return torch.stack([angles_TE.cos(), angles_TE.sin()])
 
     @property
     def flops_per_token(self) -> float:
@@ -151,14 +163,8 @@ def rotate(x_BHTE: Tensor, rotation_2TE: Tensor) -> Tensor:
     return torch.cat([first * cos_TE - second * sin_TE, first * sin_TE + second * cos_TE], -1)
 
 
-def _check(
-    vocabulary: int, context: int, width: int, layers: int, heads: int, kv_heads: int, dropout: float
-) -> None:
+def _check(width: int, heads: int, kv_heads: int, dropout: float) -> None:
     """Refuse sizes that do not fit together."""
-    sizes = {"vocabulary": vocabulary, "context": context, "width": width, "layers": layers}
-    for name, size in (sizes | {"heads": heads, "kv_heads": kv_heads}).items():
-        if size < 1:
-            raise ModelError(f"{name} must be at least 1, found {size}")
     if width % heads:
         raise ModelError(f"heads must divide width, found heads={heads} and width={width}")
     if heads % kv_heads:
@@ -167,3 +173,9 @@ def _check(
         raise ModelError(f"width / heads must be even for rotary positions, found {width} / {heads} = {width // heads}")
     if not 0.0 <= dropout < 1.0:
         raise ModelError(f"dropout must lie in [0, 1), found {dropout}")
+
+
+def _check_positive(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ModelError(f"{name} must be at least 1, found {size}")

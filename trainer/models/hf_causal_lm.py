@@ -1,8 +1,10 @@
 """Any causal language model of transformers, from a configuration or a local folder."""
 
+import difflib
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from gradwire.trainer.models.errors import ModelError
@@ -29,7 +31,9 @@ class HFCausalLM(nn.Module):
         super().__init__()
         if (model_type is None) == (path is None):
             raise ModelError(f"give either model_type or path, found model_type={model_type!r} and path={path!r}")
-        self.model: nn.Module = _from_config(model_type, config or {}) if model_type else _from_folder(str(path), config)
+        self.model: nn.Module = (
+            _from_config(model_type, config or {}) if model_type else _from_folder(str(path), config)
+        )
         settings: Any = self.model.config
         settings.use_cache = False
         self.vocabulary: int = settings.vocab_size
@@ -57,11 +61,21 @@ def _from_config(model_type: str, fields: dict[str, Any]) -> nn.Module:
         raise ModelError(f"transformers has no architecture {model_type!r}; llama, gpt2 and qwen3 are some") from error
     unknown = sorted(name for name in fields if not hasattr(config, name))
     if unknown:
-        raise ModelError(f"the configuration of {model_type} has no field {', '.join(unknown)}")
-    model: nn.Module = transformers.AutoModelForCausalLM.from_config(
-        transformers.AutoConfig.for_model(model_type, **fields)
-    )
+        raise ModelError("; ".join(_no_field(model_type, name, list(config.to_dict())) for name in unknown))
+    try:
+        model: nn.Module = transformers.AutoModelForCausalLM.from_config(
+            transformers.AutoConfig.for_model(model_type, **fields)
+        )
+    except ValueError as error:
+        raise ModelError(f"transformers builds no causal language model of type {model_type}: {error}") from error
     return model
+
+
+def _no_field(model_type: str, name: str, fields: list[str]) -> str:
+    nearest = difflib.get_close_matches(name, fields, 1)
+    return f"the configuration of {model_type} has no field {name}" + (
+        f", did you mean {nearest[0]}?" if nearest else ""
+    )
 
 
 def _from_folder(path: str, fields: dict[str, Any] | None) -> nn.Module:
@@ -70,6 +84,6 @@ def _from_folder(path: str, fields: dict[str, Any] | None) -> nn.Module:
     if not (Path(path) / "config.json").exists():
         raise ModelError(f"{path} holds no transformers model: there is no config.json")
     model: nn.Module = _transformers().AutoModelForCausalLM.from_pretrained(
-        path, local_files_only=True, use_safetensors=True, trust_remote_code=False
+        path, local_files_only=True, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
     )
     return model

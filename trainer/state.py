@@ -1,0 +1,52 @@
+"""The state of a run: everything that is not a function of the configuration, the seed and the clock."""
+
+from typing import TYPE_CHECKING
+
+from gradwire.checkpoint import State
+from gradwire.schedulers import Clock
+from gradwire.trainer.errors import StateMismatchError
+from gradwire.trainer.optimizers import load_named_state, named_state
+
+if TYPE_CHECKING:
+    from gradwire.trainer.trainer import Trainer
+
+
+def capture(trainer: "Trainer") -> State:
+    """The trainer's state as a tree; tensors are the live ones."""
+    shared = {
+        "model": trainer.model.state_dict(),
+        "optimizer": named_state(trainer.model, trainer.optimizer),
+        "average": None if trainer.average is None else trainer.average.state_dict(),
+        "scaler": trainer.precision.state_dict(),
+        "clock": trainer.clock.to_dict(),
+        "stream": trainer.stream.state_dict(),
+        "callbacks": {name: callback.state_dict() for name, callback in trainer.callbacks.items()},
+        "decisions": trainer.decisions.state_dict(),
+        "pending": trainer.pending,
+    }
+    return State(shared=shared, local={})
+
+
+def put_back(trainer: "Trainer", state: State) -> None:
+    """Give the trainer a captured state.
+
+    Raises:
+        StateMismatchError: the state is of another model, optimizer or set of callbacks.
+    """
+    shared = state.shared
+    try:
+        trainer.model.load_state_dict(shared["model"])
+    except RuntimeError as error:
+        raise StateMismatchError(f"the snapshot is of another model: {error}") from error
+    load_named_state(trainer.model, trainer.optimizer, shared["optimizer"])
+    if trainer.average is not None:
+        if shared["average"] is None:
+            raise StateMismatchError("ema is set, but the snapshot holds no moving average: resume with ema=null")
+        trainer.average.load_state_dict(shared["average"])
+    trainer.precision.load_state_dict(shared["scaler"])
+    trainer.clock = Clock.from_dict(shared["clock"])
+    trainer.stream.load_state_dict(shared["stream"])
+    for name, callback in trainer.callbacks.items():
+        callback.load_state_dict(shared["callbacks"].get(name, {}))
+    trainer.decisions.load_state_dict(shared["decisions"])
+    trainer.pending = shared["pending"]
