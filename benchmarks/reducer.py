@@ -21,9 +21,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from gradwire.comm import AllReduce, attach
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.comm import AllReduce, attach
 
 STUDENT_95 = 1.98  # two-sided, about 100 pairs
 

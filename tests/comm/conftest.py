@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-PATIENCE = 120  # seconds that a collective, and a test on the ranks, may take
+PATIENCE = 60  # seconds that a collective, and a test on the ranks, may take
 
 
 def _serve(rank: int, size: int, port: int, orders: Connection) -> None:
