@@ -37,7 +37,9 @@ class Sampling:
         """Draw one token id for each row of logits [B, V]; the result has shape [B]."""
         if self.temperature == 0.0:
             return logits_BV.argmax(-1)
-        scaled_BV = logits_BV.float() / self.temperature
+        logits_BV = logits_BV.float()
+        below_BV = logits_BV - logits_BV.amax(-1, keepdim=True)  # so that no temperature overflows
+        scaled_BV = below_BV / max(self.temperature, torch.finfo(torch.float32).tiny)
         if self.top_k is not None:
             least_B1 = scaled_BV.topk(min(self.top_k, scaled_BV.shape[-1]), -1).values[:, -1:]
             scaled_BV = scaled_BV.masked_fill(scaled_BV < least_B1, float("-inf"))

@@ -69,13 +69,14 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(Block(width, heads, kv_heads, inner, dropout) for _ in range(layers))
         self.norm = nn.RMSNorm(width, eps=1e-6)
         self.output = nn.Linear(width, vocabulary, bias=False)
-        if tied:
-            self.output.weight = self.embedding.weight
+        self.tied = tied
         self._rotation: Tensor | None = None  # derived from the sizes: neither saved nor broadcast
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw initial weights: normal with deviation 0.02, the projections into the residual stream ÷ √(2·layers)."""
+        if self.tied:  # here, because leaving the meta device unties them
+            self.output.weight = self.embedding.weight
         residual = 0.02 / math.sqrt(2 * len(self.blocks))
         for name, parameter in self.named_parameters():
             if parameter.dim() < 2:
@@ -116,7 +117,7 @@ class Decoder(nn.Module):
         """Floating-point operations of forward and backward a token: 6 a weight that multiplies, and 12·L·D·T for
         attention (Chowdhery 2022, 2204.02311, appendix B)."""
         weights = sum(p.numel() for p in self.parameters() if p.dim() >= 2)
-        if self.output.weight is not self.embedding.weight:
+        if not self.tied:
             weights -= self.embedding.weight.numel()
         return 6.0 * weights + 12.0 * len(self.blocks) * self.embedding.embedding_dim * self.context
 
