@@ -1,0 +1,20 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "trainer.py"
+
+
+@pytest.mark.slow
+def test_every_contestant_trains_and_is_measured(tmp_path: Path) -> None:
+    output = tmp_path / "result.json"
+    command = [sys.executable, str(SCRIPT), "--sizes", "tiny", "--rounds", "2", "--json", str(output)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(output.read_text())["tiny"]
+    assert rows.keys() == {"bare", "gradwire", "fabric", "lightning", "huggingface"}
+    assert all(len(row["seconds"]) == 2 and row["ms"] > 0 and row["peak_mib"] > 0 for row in rows.values())
+    assert rows["bare"]["ratio"] == [1.0, 1.0, 1.0]

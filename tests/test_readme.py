@@ -1,0 +1,85 @@
+"""Every command and every listing of the README is run as it stands there, in a folder of its own."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+BIN = Path(sys.executable).parent
+SHORT = ["run.length=6 updates", "evaluation.limit=32", "evaluation.sample_length=4", "launch.device=cpu"]
+
+
+def fences(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+
+
+def commands() -> list[str]:
+    lines = [line.partition(" #")[0].strip() for block in fences("sh") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("gradwire ")]
+
+
+def run(command: list[str], folder: Path) -> str:
+    environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, f"{shlex.join(command)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the README tells the reader to write, and the files that its commands name."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "mine.py").write_text(fences("python")[0])
+    (folder / "use.py").write_text(fences("python")[1])
+    experiment = folder / "my" / "experiment" / "curve.yaml"
+    experiment.parent.mkdir(parents=True)
+    experiment.write_text(fences("yaml")[0])
+    (folder / "README.md").write_text(README)
+    (folder / "docs").symlink_to(ROOT / "docs")
+    return folder
+
+
+def test_the_readme_names_the_commands_that_users_need() -> None:
+    verbs = {command.split()[1] for command in commands()}
+    assert verbs == {"train", "resume", "evaluate", "config", "tokenize"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", commands())
+def test_every_command_runs_as_written(command: str, folder: Path) -> None:
+    program, verb, *rest = shlex.split(command)
+    if verb == "train":  # shortened: what a full run reaches is measured, not tested
+        rest += [each for each in SHORT if not ("curve" in command and each.startswith("evaluation"))]
+    if verb == "resume":
+        rest = [each.replace("1200 updates", "9 updates") for each in rest]
+    output = run([str(BIN / program), verb, *rest], folder)
+    expected = {
+        "train": "(done)",
+        "resume": "(done)",
+        "evaluate": '"eval/loss"',
+        "config": "optimizer:",
+        "tokenize": "",
+    }
+    assert expected[verb] in output
+
+
+@pytest.mark.slow
+def test_the_ten_lines_of_python_train(folder: Path) -> None:
+    assert "'update': 320" in run([sys.executable, "use.py"], folder)
+
+
+def test_the_mistake_shown_is_reported_as_shown() -> None:
+    (listing,) = [block for block in fences("console") if "contxt" in block]
+    command, *shown = listing.splitlines()
+    program, *rest = shlex.split(command.removeprefix("$ "))
+    done = subprocess.run([str(BIN / program), *rest], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == shown
