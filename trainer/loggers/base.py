@@ -21,6 +21,7 @@ class RunInfo:
         tokens_per_sample: Tokens of a sample.
         world_size: Number of ranks.
         flops_per_token: Floating-point operations of forward and backward a token; None where unknown.
+        peak_flops: What one rank's device can compute, operations a second; None looks its name up.
     """
 
     run_dir: Path | None = None
@@ -31,6 +32,12 @@ class RunInfo:
     tokens_per_sample: int = 1
     world_size: int = 1
     flops_per_token: float | None = None
+    peak_flops: float | None = None
+
+    @property
+    def kept_update(self) -> int:
+        """The last update whose records stand; -1 where the run starts anew (perhaps in a failed try's folder)."""
+        return -1 if self.resumed_update is None else self.resumed_update
 
 
 class Logger(Protocol):

@@ -1,5 +1,6 @@
 """metrics.jsonl: every measured value of a run, one JSON object a line."""
 
+import io
 import json
 import math
 import os
@@ -11,6 +12,7 @@ from gradwire.trainer.loggers.base import Record, RunInfo
 
 FILE = "metrics.jsonl"
 ABANDONED = "metrics.abandoned.jsonl"
+_JOURNAL = ".metrics.roll-back"
 
 
 class MetricsFile:
@@ -24,12 +26,12 @@ class MetricsFile:
         self._file: IO[str] | None = None
 
     def start(self, info: RunInfo) -> None:
-        """Open the file; in a resumed run move the lines after the restored update to metrics.abandoned.jsonl."""
+        """Open the file; the lines after the restored update (all, where the run starts anew) are abandoned."""
         if info.run_dir is None:
             return
         path = info.run_dir / FILE
-        if path.exists():
-            roll_back(path, info.resumed_update)
+        path.touch()
+        roll_back(path, info.kept_update)
         self._file = path.open("a", encoding="utf-8")
 
     def log(self, record: Record) -> None:
@@ -50,31 +52,39 @@ def to_line(record: Record) -> str:
     return json.dumps({key: _encode(value) for key, value in record.items()}, allow_nan=False) + "\n"
 
 
-def _encode(value: float | int | str) -> float | int | str:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value
+def _encode(value: Any) -> float | int | str:
+    plain: float | int | str = value.item() if hasattr(value, "item") else value  # a scalar of numpy or torch
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return "NaN" if math.isnan(plain) else "Infinity" if plain > 0 else "-Infinity"
+    return plain
 
 
-def roll_back(path: Path, update: int | None) -> None:
-    """Keep the whole lines up to `update` (all where None) and append the others to metrics.abandoned.jsonl beside.
+def roll_back(path: Path, update: int) -> None:
+    """Move the lines after `update`, and a torn last one, from the end of a file to metrics.abandoned.jsonl beside it.
 
-    The abandoned lines are durable before the file is replaced, so a kill in between loses nothing; a second roll-back
-    then finds them in both files and does not add them again. A torn last line counts as abandoned.
+    A journal names the sizes of both files before the first of them changes, and goes when both have changed. A
+    roll-back that was killed is thereby completed by the next one, whichever update that is for: no line is lost and
+    none is there twice.
     """
-    text = path.read_bytes().decode("utf-8", errors="replace")
-    lines = text.splitlines(keepends=True)
-    kept = [line for line in lines if line.endswith("\n") and not _is_later(line, update)]
-    dropped = [line.rstrip("\n") + "\n" for line in lines if not (line.endswith("\n") and not _is_later(line, update))]
-    if not dropped:
-        return
-    _append_once(path.with_name(ABANDONED), dropped)
-    _replace(path, "".join(kept))
+    _complete(path)
+    content = path.read_bytes()
+    kept = _kept_size(content, update)
+    if kept < len(content):
+        _write_journal(path, kept)
+        _complete(path)
 
 
-def _is_later(line: str, update: int | None) -> bool:
-    if update is None:
-        return False
+def _kept_size(content: bytes, update: int) -> int:
+    """Bytes before the first line that is later than `update` or torn."""
+    size = 0
+    for line in io.BytesIO(content):
+        if not line.endswith(b"\n") or _is_later(line, update):
+            break
+        size += len(line)
+    return size
+
+
+def _is_later(line: bytes, update: int) -> bool:
     try:
         record: Any = json.loads(line)
     except ValueError:
@@ -82,23 +92,49 @@ def _is_later(line: str, update: int | None) -> bool:
     return isinstance(record, Mapping) and isinstance(record.get("update"), int) and record["update"] > update
 
 
-def _append_once(path: Path, lines: list[str]) -> None:
-    """Append lines unless the file ends with them already."""
-    addition = "".join(lines)
-    before = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    if not before.endswith(addition):
-        _replace(path, before + addition)
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replace a file's content at once and durably."""
-    temporary = path.with_name(f".{path.name}.new")
+def _write_journal(path: Path, kept: int) -> None:
+    abandoned = path.with_name(ABANDONED)
+    sizes = {"kept": kept, "abandoned": abandoned.stat().st_size if abandoned.exists() else 0}
+    temporary = path.with_name(f"{_JOURNAL}.new")
     with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
+        json.dump(sizes, file)
+        _flush(file)
+    temporary.replace(path.with_name(_JOURNAL))
+    _flush_folder(path.parent)
+
+
+def _complete(path: Path) -> None:
+    """Do what the journal says, if there is one; any part of it may be done already."""
+    journal = path.with_name(_JOURNAL)
+    if not journal.exists():
+        return
+    sizes = json.loads(journal.read_text(encoding="utf-8"))
+    with path.open("r+b") as file:
+        file.seek(sizes["kept"])
+        if tail := file.read():
+            _append(path.with_name(ABANDONED), sizes["abandoned"], tail if tail.endswith(b"\n") else tail + b"\n")
+            file.truncate(sizes["kept"])
+            _flush(file)
+    journal.unlink()
+    _flush_folder(path.parent)
+
+
+def _append(path: Path, size: int, addition: bytes) -> None:
+    """Make a file its first `size` bytes and the addition, durably."""
+    with path.open("ab") as file:
+        file.truncate(size)
+        file.write(addition)
+        _flush(file)
+    _flush_folder(path.parent)
+
+
+def _flush(file: IO[Any]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _flush_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:

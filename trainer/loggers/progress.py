@@ -1,40 +1,31 @@
 """What a run shows while it runs: a bar on a terminal, plain lines elsewhere."""
 
+import errno
+import logging
+import os
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import torch
-
 from gradwire.trainer.loggers.base import Record, RunInfo
+from gradwire.trainer.loggers.peak import peak_flops_here
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-_PEAK_FLOPS = {  # dense bf16/fp16 arithmetic of one device, FLOP/s, as the vendors state it
-    "H200": 989e12,
-    "H100": 989e12,
-    "A100": 312e12,
-    "L40S": 362e12,
-    "L4": 121e12,
-    "A10": 125e12,
-    "V100": 125e12,
-    "T4": 65e12,
-}
-
-
-def peak_flops() -> float | None:
-    """What one of this machine's GPUs can compute a second in 16-bit formats; None where it is not known."""
-    if not torch.cuda.is_available():
-        return None
-    name = torch.cuda.get_device_name()
-    return next((peak for model, peak in _PEAK_FLOPS.items() if model in name), None)
+log = logging.getLogger(__name__)
 
 
 class Progress:
-    """Shows update, loss, learning rate, batch size, speed, time left and the age of the last checkpoint."""
+    """Shows update, loss, learning rate, batch size, speed, time left and the age of the last checkpoint.
+
+    A screen that went away (a closed terminal, a broken pipe) ends the showing and nothing else.
+    """
 
     def __init__(self) -> None:
+        self._alive = True
         self._info = RunInfo()
         self._bar: Bar | None = None
         self._peak: float | None = None
@@ -42,35 +33,60 @@ class Progress:
         self._checkpoint: tuple[int, float] | None = None
 
     def start(self, info: RunInfo) -> None:
-        """Say what starts."""
+        """Begin to measure the time left; on a terminal draw the bar."""
         self._info = info
-        self._peak = peak_flops()
         self._first = (time.monotonic(), info.resumed_update or 0)
-        if sys.stdout.isatty():
-            self._bar = _bar(info)
+        self._try(self._open)
 
     def log(self, record: Record) -> None:
         """Show a record; text samples come in a block of their own."""
-        line = self.line(record)
-        if self._bar is not None:
-            self._bar.update(self._bar.task_ids[0], completed=float(record["update"]), description=line)
-        else:
-            _print(line)
-        if "eval/sample" in record:
-            self._show_sample(record)
+        self._try(lambda: self._show(record))
 
     def finish(self, status: str) -> None:
         """Leave the terminal in order."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        self._try(self._close)
+
+    def _try(self, action: Callable[[], None]) -> None:
+        """Do it, unless showing failed before."""
+        if not self._alive:
+            return
+        try:
+            action()
+        except Exception as error:  # training does not end because nobody watches
+            self._alive = False
+            with suppress(Exception):
+                self._close()
+            if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.EIO):
+                _drop_screen()
+            else:
+                log.warning("progress is not shown from here on: %s: %s", type(error).__name__, error)
+
+    def _open(self) -> None:
+        self._peak = self._info.peak_flops or peak_flops_here()
+        if sys.stdout.isatty():
+            self._bar = _bar(self._info)
+            self._bar.start()
+
+    def _close(self) -> None:
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            bar.stop()
+
+    def _show(self, record: Record) -> None:
+        line = self.line(record)
+        if self._bar is None:
+            _print(line)
+        else:
+            self._bar.update(self._bar.task_ids[0], completed=float(record["update"]), description=line, refresh=True)
+        if "eval/sample" in record:
+            self._show_sample(record)
 
     def line(self, record: Record) -> str:
         """A record as one aligned line; what was not measured is left out."""
         total = self._info.total_updates
         parts = [f"update {record['update']:>{len(str(total))}}/{total}"]
         formats = {"train/loss": ("loss", ".3f"), "eval/loss": ("eval", ".3f"), "eval/accuracy": ("accuracy", ".3f")}
-        formats |= {"lr": ("lr", ".1e"), "batch_size": ("batch", "d"), "skipped": ("skipped", "d")}
+        formats |= {"lr": ("lr", ".1e"), "batch_size": ("batch", ".0f"), "skipped": ("skipped", ".0f")}
         for key, (name, form) in formats.items():
             value = record.get(key)
             if isinstance(value, int | float):
@@ -120,15 +136,26 @@ def _bar(info: RunInfo) -> "Bar":
     from rich.progress import Progress as Bar
 
     bar = Bar(
-        BarColumn(bar_width=20), TextColumn("{task.description}", markup=False), console=Console(file=sys.stdout)
+        BarColumn(bar_width=20),
+        TextColumn("{task.description}", markup=False),
+        console=Console(file=sys.stdout),
+        auto_refresh=False,  # drawn in this thread, where a lost terminal is noticed
     )
     bar.add_task(info.name, total=info.total_updates, completed=info.resumed_update or 0)
-    bar.start()
     return bar
 
 
+def _drop_screen() -> None:
+    """Let what is written to a lost screen vanish: text left in its buffer would fail the flush at exit."""
+    with suppress(Exception):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
 def _print(line: str) -> None:
-    sys.stdout.write(line.encode(sys.stdout.encoding or "utf-8", "replace").decode(sys.stdout.encoding or "utf-8") + "\n")
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(line.encode(encoding, "replace").decode(encoding) + "\n")
     sys.stdout.flush()
 
 

@@ -29,8 +29,7 @@ class TensorBoard:
     def start(self, info: RunInfo) -> None:
         """Open the event file; what a resumed run measures anew replaces what came after its restored update."""
         if info.run_dir is not None:
-            purge = None if info.resumed_update is None else info.resumed_update + 1
-            self._writer = self._make(str(info.run_dir / "tensorboard"), purge_step=purge)  # type: ignore[no-untyped-call]
+            self._writer = self._make(str(info.run_dir / "tensorboard"), purge_step=info.kept_update + 1)
 
     def log(self, record: Record) -> None:
         """Write each number as a scalar and each text as text, at the record's update."""
