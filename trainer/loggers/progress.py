@@ -58,8 +58,7 @@ class Progress:
                 self._close()
             if isinstance(error, OSError) and error.errno in (errno.EPIPE, errno.EIO):
                 _drop_screen()
-            else:
-                log.warning("progress is not shown from here on: %s: %s", type(error).__name__, error)
+            log.warning("progress is not shown from here on: %s: %s", type(error).__name__, error)
 
     def _open(self) -> None:
         self._peak = self._info.peak_flops or peak_flops_here()
