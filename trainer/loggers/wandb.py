@@ -20,7 +20,8 @@ class Wandb:
     updates follow the abandoned ones in the same run, and none is dropped. WANDB_MODE=disabled is respected in every
     mode.
 
-    Offline, every start writes a folder `wandb/offline-run-…` of its own, all with the same run id.
+    Offline, every start writes a folder `wandb/offline-run-…` of its own, all with the same run id: `wandb sync`, given
+    them at once or one by one in their order, asks the server how far the run is and appends (wandb 0.31).
 
     Args:
         mode: `auto` logs where the user is logged in and nothing elsewhere; `online` logs online where the user is
