@@ -28,12 +28,12 @@ class Tee(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write to both; the log receives complete lines."""
-        self._screen.write(text)
         *complete, self._line = (self._line + text).split("\n")
         for line in complete:
             self._log.write(plain(line) + "\n")
         if len(self._line) > 65_536:
             self._line = self._line[self._line.rfind("\r") + 1 :][-65_536:]
+        self._screen.write(text)  # last: it may be gone
         return len(text)
 
     def flush(self) -> None:
