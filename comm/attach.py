@@ -21,6 +21,7 @@ from gradwire.comm.replicas import broadcast_parameters
 from gradwire.comm.sparse import SparseParameter, sparse_names
 
 _FIRST_BUCKET = 1 << 20  # bytes; small, so that sending begins early in backward
+_LEAST_BUCKETS = 4  # a small module is cut this often, or there would be nothing left to overlap with
 
 
 def attach(
@@ -41,7 +42,7 @@ def attach(
         module: On one device, with everything that will be trained marked `requires_grad`.
         all_reduce: Between whom and how.
         op: "mean" is what torch's DDP gives; "sum" for a loss already divided by the global batch.
-        bucket_mb: Size at which a bucket of gradients is sent, MiB.
+        bucket_mb: Size at which a bucket of gradients is sent, MiB; less for small modules and the first bucket.
         broadcast_buffers: Whether buffers follow the first rank's.
         observer: Called with the parameter names and the flat local gradient (read only, any layout with zeros between)
             of each bucket before it is reduced, on every rank.
@@ -62,12 +63,12 @@ def attach(
     if lane.size == 1 and observer is None:
         return _install(module, Reducer(lane, None, op, (), (), (), None), None, ())
     sparse = sparse_names(module)
-    limit = int(bucket_mb * (1 << 20))
+    dense = [each for each in trainable if each[0] not in sparse]
     reducer = Reducer(
         lane,
         _control_group(lane, device),
         op,
-        lay_out([each for each in trainable if each[0] not in sparse], (min(_FIRST_BUCKET, limit), limit)),
+        lay_out(dense, _limits(dense, bucket_mb)),
         [SparseParameter(*each) for each in trainable if each[0] in sparse],
         [(name, parameter) for name, parameter in parameters if not parameter.requires_grad],
         observer,
@@ -93,6 +94,13 @@ def _check(module: nn.Module, trainable: list[tuple[str, nn.Parameter]]) -> torc
         found = ", ".join(sorted(map(str, devices)))
         raise AttachError(f"parameters are on {found}; expected one device, and none of them 'meta'")
     return devices.pop()
+
+
+def _limits(parameters: list[tuple[str, nn.Parameter]], bucket_mb: float) -> tuple[int, int]:
+    """Bytes at which the first and the later buckets are full."""
+    share = sum(parameter.nbytes for _, parameter in parameters) // _LEAST_BUCKETS
+    limit = min(int(bucket_mb * (1 << 20)), max(share, _FIRST_BUCKET))
+    return min(_FIRST_BUCKET, limit), limit
 
 
 def _control_group(lane: AllReduce, device: torch.device) -> dist.ProcessGroup | None:

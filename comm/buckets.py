@@ -22,9 +22,12 @@ class Slot:
     view: Tensor
     bucket: int
 
-    @torch.no_grad()
     def take(self, scale: float) -> None:
         """Move the parameter's gradient into the bucket, times `scale`, unless it lies there already."""
+        if torch.is_grad_enabled():  # backward(create_graph=True)
+            with torch.no_grad():
+                self.take(scale)
+            return
         gradient, view = self.parameter.grad, self.view
         assert gradient is not None
         if gradient is view:

@@ -14,7 +14,7 @@ from gradwire.comm.all_reduce import AllReduce, Op
 from gradwire.comm.buckets import Bucket, Slot
 from gradwire.comm.cycle import Cycle
 from gradwire.comm.errors import AttachError, BackwardError, CommError
-from gradwire.comm.sparse import SparseParameter, reduce_sparse
+from gradwire.comm.sparse import SparseParameter, local_values, reduce_sparse
 
 Observer = Callable[[tuple[str, ...], Tensor], None]
 
@@ -48,13 +48,11 @@ class Reducer:
         self._observer = observer
         self._synchronizing = True
         self._cycle: Cycle | None = None
-        self._running: Callable[[], object] = _nothing  # gives None once the backward in progress is over
+        self._running: Callable[[], object] = lambda: None  # gives None once the backward in progress is over
         self._uncleared = False
         self._reduced_at = [-1] * len(self.buckets)  # version of each bucket's memory right after its reduction
         self._failure: CommError | None = None
         self._handles: list[RemovableHandle] = []
-
-    # -- what users call -------------------------------------------------------------------------------------------
 
     @property
     def synchronizing(self) -> bool:
@@ -116,8 +114,6 @@ class Reducer:
         if state:
             raise CommError(f"this reducer keeps no state, and the one saved holds {', '.join(state)}")
 
-    # -- what the hooks call ---------------------------------------------------------------------------------------
-
     def keep(self, handles: Sequence[RemovableHandle]) -> None:
         """Own the hooks' handles until `detach`."""
         self._handles.extend(handles)
@@ -150,16 +146,16 @@ class Reducer:
         if self._synchronizing and (self._cycle is None or self._running() is None):
             self._open()
 
-    # -- one reduction ---------------------------------------------------------------------------------------------
-
     def _open(self) -> Cycle:
         interrupted = self._cycle is not None
         self.recover()
         if interrupted:
             raise BackwardError(_INTERRUPTED)
         self._check_unchanged()
-        if self._running() is None:
+        if self._running() is None:  # this backward did not come through the module's output
             self._await_end()
+            if self._op == "sum" and any(map(self._is_uncleared, self.buckets)):
+                raise BackwardError(_UNCLEARED)
         self._cycle = self._new_cycle()
         return self._cycle
 
@@ -173,7 +169,7 @@ class Reducer:
         self._uncleared = False
 
         def backward_ended() -> None:
-            self._running = _nothing
+            self._running = lambda: None
             if self._cycle is not None:
                 self._finish()
 
@@ -214,11 +210,8 @@ class Reducer:
 
     def _reduce_sparse(self) -> None:
         if self._observer is not None:
-            for each in self._sparse:
-                if each.parameter.grad is not None:
-                    gradient = each.parameter.grad
-                    values = gradient.coalesce().values() if gradient.is_sparse else gradient
-                    self._observer((each.name,), values.detach().flatten())
+            for name, values in local_values(self._sparse):
+                self._observer((name,), values)
         if self._all_reduce.size > 1:
             reduce_sparse(self._sparse, self._scale, self._all_reduce.group)
 
@@ -235,10 +228,6 @@ class Reducer:
         for name, parameter in self._frozen:
             if parameter.requires_grad:
                 raise AttachError(_CHANGED.format(name=name, now="trainable", then="frozen"))
-
-
-def _nothing() -> None:
-    return None
 
 
 _UNCLEARED = (

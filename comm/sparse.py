@@ -1,6 +1,6 @@
 """Sparse gradients (embedding tables): every rank gathers the others' rows instead of a dense sum."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +25,15 @@ def sparse_names(module: nn.Module) -> set[str]:
         for prefix, child in module.named_modules()
         if isinstance(child, nn.Embedding | nn.EmbeddingBag) and child.sparse
     }
+
+
+def local_values(parameters: Sequence[SparseParameter]) -> Iterator[tuple[str, Tensor]]:
+    """Name and flat values of each gradient that this rank has: those of its rows, or all where it is dense."""
+    for each in parameters:
+        gradient = _coalesced(each.parameter.grad)
+        if gradient is not None:
+            values = gradient.values() if gradient.is_sparse else gradient
+            yield each.name, values.detach().flatten()
 
 
 @torch.no_grad()

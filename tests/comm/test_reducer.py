@@ -484,6 +484,49 @@ def test_detach_leaves_the_module_as_it_was(ranks):
     ranks(2, _detached)
 
 
+def _around_forward(rank):
+    model = mlp()
+    attach(model, AllReduce(), op="sum", bucket_mb=SMALL)
+
+    def backward():
+        model.get_submodule("3")(model[2](model[1](model[0](data(rank))))).square().mean().backward()
+
+    for _ in range(2):
+        model.zero_grad()
+        backward()
+        assert_close(gradients(model), summed(local_gradients(model, data(rank))))
+    with pytest.raises(BackwardError, match="counted once for every rank"):
+        backward()
+
+
+def test_a_backward_that_does_not_go_through_the_modules_own_forward(ranks):
+    ranks(2, _around_forward)
+
+
+def _create_graph(rank):
+    model = mlp()
+    attach(model, AllReduce(), op="sum", bucket_mb=SMALL)
+    model(data(rank)).square().mean().backward(create_graph=True)
+    assert not any(parameter.grad.requires_grad for parameter in model.parameters())
+    assert_close(gradients(model), summed(local_gradients(model, data(rank))))
+
+
+def test_backward_that_keeps_its_graph(ranks):
+    ranks(2, _create_graph)
+
+
+def _small_modules_are_cut(rank):
+    model = nn.Sequential(*[nn.Linear(512, 512) for _ in range(12)])
+    sizes = [bucket.size / 2**20 for bucket in attach(model, AllReduce()).buckets]
+    assert sizes == pytest.approx([1, 3, 3, 3, 2], abs=0.01)
+    sizes = [bucket.size / 2**20 for bucket in attach(mlp(width=64), AllReduce(), bucket_mb=0.02).buckets]
+    assert sizes == pytest.approx([0.03, 0.03], abs=0.01)
+
+
+def test_there_is_something_to_overlap_with_in_small_modules(ranks):
+    ranks(2, _small_modules_are_cut)
+
+
 class TestOneProcess:
     def test_works_without_a_process_group_and_hooks_no_parameter(self):
         model = mlp()
