@@ -146,7 +146,11 @@ def closing_lines(directory: Path, exit_code: int) -> list[str]:
     shown = _short(directory)
     lines = [f"run       {shown} ({status_of(exit_code)})"]
     if exit_code == ExitCode.DONE:
-        lines += [f"evaluate  gradwire evaluate {shown}", f"resume    gradwire resume {shown} run.length=…"]
+        lines += [
+            f"evaluate  gradwire evaluate {shown}",
+            f"resume    gradwire resume {shown} run.length=…",
+            "sweep     for lr in 0.002 0.005 0.01; do gradwire train optimizer.lr=$lr; done",
+        ]
     else:
         lines += [f"resume    gradwire resume {shown}", f"evaluate  gradwire evaluate {shown}"]
     return [*lines, f"look      {shown}/metrics.jsonl, {shown}/logs/rank-0.log"]
