@@ -4,8 +4,11 @@ Compiled per block, a model's backward pass is several graphs, and gradients can
 """
 
 import functools
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
 
@@ -21,7 +24,33 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 def checkpoint_activations(model: nn.Module) -> None:
     """Keep only each block's inputs in the forward pass and recompute the rest in backward (Chen 2016, 1604.06174)."""
     for block in blocks_of(model):
-        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+        keep_inputs = functools.partial(checkpoint, use_reentrant=False)
+        if _statistics(block):
+            keep_inputs = functools.partial(keep_inputs, context_fn=functools.partial(_contexts, block))
+        block.forward = functools.partial(keep_inputs, block.forward)
+
+
+def _statistics(block: nn.Module) -> list[nn.Module]:
+    """The layers that follow each batch with running statistics."""
+    return [module for module in block.modules() if isinstance(module, _NormBase) and module.track_running_stats]
+
+
+def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """What surrounds a block's forward pass, and its recomputation."""
+    return nullcontext(), _statistics_aside(block)
+
+
+@contextmanager
+def _statistics_aside(block: nn.Module) -> Iterator[None]:
+    """Within the block running statistics are copies, or a recomputation would count every batch twice."""
+    own = [(layer, dict(layer._buffers)) for layer in _statistics(block)]
+    for layer, buffers in own:
+        layer._buffers.update({name: None if buffer is None else buffer.clone() for name, buffer in buffers.items()})
+    try:
+        yield
+    finally:
+        for layer, buffers in own:
+            layer._buffers.update(buffers)
 
 
 def compile_blocks(model: nn.Module) -> None:
