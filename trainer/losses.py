@@ -163,6 +163,8 @@ def move(batch: Any, device: torch.device) -> Any:
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):
         return {key: move(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_make"):  # a named tuple takes its values one by one
+        return batch._make(move(value, device) for value in batch)
     if isinstance(batch, tuple | list):
         return type(batch)(move(value, device) for value in batch)
     return batch

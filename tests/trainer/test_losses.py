@@ -1,3 +1,5 @@
+from collections import namedtuple
+
 import pytest
 import torch
 from torch import nn
@@ -68,3 +70,11 @@ def test_move_keeps_the_tree() -> None:
     moved = move({"a": (torch.ones(1), "text")}, torch.device("meta"))
     assert moved["a"][0].device.type == "meta"
     assert moved["a"][1] == "text"
+
+
+def test_a_batch_keeps_its_form_when_it_moves() -> None:
+    pair = namedtuple("pair", ["x", "y"])
+    moved = move(pair(torch.ones(2), [torch.zeros(1)]), torch.device("cpu"))
+    assert type(moved) is pair
+    assert torch.equal(moved.x, torch.ones(2))
+    assert torch.equal(moved.y[0], torch.zeros(1))

@@ -90,7 +90,8 @@ def join(batches: Sequence[Batch], places: Ordinals) -> Batch:
             raise DataError(f"samples with different entries cannot be mixed in one batch: {keys}")
         return {key: join([batch[key] for batch in batches], places) for key in first}
     if isinstance(first, tuple):
-        return tuple(join(parts, places) for parts in zip(*batches, strict=True))
+        joined = [join(parts, places) for parts in zip(*batches, strict=True)]
+        return first._make(joined) if hasattr(first, "_make") else tuple(joined)
     together_list = [item for batch in batches for item in batch]
     return [together_list[k] for k in np.argsort(places)]
 
