@@ -60,6 +60,7 @@ def contradictions(config: Config, allow_targets: tuple[str, ...], machine: Mach
         *_topology(config, machine),
         *_precision(config, machine),
         *_batch(config),
+        *_intervals(config),
         *refused(config, allow_targets),
         *unfit(config, allow_targets),
     ]
@@ -72,7 +73,7 @@ def _launch(config: Config, machine: Machine) -> Iterator[Fault]:
     launch = config["launch"]
     if launch["device"] == "cuda" and machine.gpus == 0:
         yield Fault("launch.device", "cuda was asked for and this machine has no usable GPU: use cpu or auto")
-    elif launch["device"] == "cuda" and machine.processes > machine.gpus:
+    elif launch["device"] != "cpu" and 0 < machine.gpus < machine.processes:
         yield Fault("launch.processes", f"{machine.processes} processes for {machine.gpus} GPUs: each needs its own")
     if launch["hosts"] > 1 and launch["endpoint"] is None and not machine.endpoint:
         yield Fault("launch.endpoint", f"is missing: {launch['hosts']} hosts need a host:port where they meet")
@@ -89,9 +90,11 @@ def _topology(config: Config, machine: Machine) -> Iterator[Fault]:
         product = " × ".join(f"{name} {size}" for name, size in axes.items())
         message = f"{product} is {math.prod(axes.values())} ranks and the run has {machine.world_size}"
         yield Fault("comm.topology", f"{message} (launch.processes times launch.hosts)")
-    for axis in codecs:
+    for axis, codec in codecs.items():
         if axes is not None and axis not in axes:
             yield Fault(f"comm.codecs.{axis}", "no such axis in comm.topology", siblings=tuple(axes))
+        else:
+            yield Fault(f"comm.codecs.{axis}", f"there is no codec {codec}: gradients are sent as they are")
 
 
 def _precision(config: Config, machine: Machine) -> Iterator[Fault]:
@@ -115,3 +118,16 @@ def _batch(config: Config) -> Iterator[Fault]:
         yield Fault("batch.size", f"{size} is no multiple of batch.granule, {granule}", f"batch.size={near}")
     if micro != "auto" and micro > size:
         yield Fault("batch.micro", f"a micro-batch of {micro} samples is larger than the whole batch of {size}")
+
+
+def _intervals(config: Config) -> Iterator[Fault]:
+    from gradwire.schedulers import Duration
+
+    for section, key in (("run", "check_replicas"), ("evaluation", "every"), ("checkpoint", "every")):
+        if config[section][key] is None:
+            continue
+        interval = Duration.parse(config[section][key])
+        if interval.amount == 0:
+            yield Fault(f"{section}.{key}", f"an interval of '{interval}' never ends: write null for never")
+        elif interval.unit == "updates" and not isinstance(interval.amount, int):
+            yield Fault(f"{section}.{key}", f"an interval is a whole number of updates, found {interval.amount}")

@@ -42,6 +42,11 @@ def test_the_defaults_go_together(tiny: Tiny) -> None:
         (("model=mlp", "model.width=3"), "model.width", "width must be even"),
         (("comm.topology={local:2}",), "comm.topology", "2 ranks and the run has 1"),
         (("comm.topology={local:1}", "comm.codecs={node: int8}"), "comm.codecs.node", "no such axis"),
+        (("comm.topology={local:1}", "comm.codecs={local: int8}"), "comm.codecs.local", "no codec int8"),
+        (("evaluation.every=0 updates",), "evaluation.every", "null for never"),
+        (("checkpoint.every=0 minutes",), "checkpoint.every", "null for never"),
+        (("run.check_replicas=0%",), "run.check_replicas", "null for never"),
+        (("evaluation.every=2.5 updates",), "evaluation.every", "whole number of updates"),
         (("launch.device=cuda",), "launch.device", "no usable GPU"),
         (("launch.hosts=2", "strategy=ddp"), "launch.endpoint", "2 hosts need"),
     ],
@@ -61,6 +66,8 @@ def test_each_process_needs_its_gpu(tiny: Tiny) -> None:
     composed = tiny("launch.device=cuda", "launch.processes=4", "strategy=ddp")
     assert "4 processes for 2 GPUs" in found(composed, Machine(gpus=2, processes=4, world_size=4))["launch.processes"]
     assert "launch.processes" not in found(composed, Machine(gpus=4, processes=4, world_size=4))
+    auto = tiny("launch.device=auto", "launch.processes=4", "strategy=ddp")
+    assert "4 processes for 2 GPUs" in found(auto, Machine(gpus=2, processes=4, world_size=4))["launch.processes"]
 
 
 def test_single_is_for_one_process(tiny: Tiny) -> None:
