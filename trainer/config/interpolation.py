@@ -6,7 +6,7 @@ from typing import Any
 
 UNRESOLVED = object()  # stands where a value could not be had; that was reported already
 MISSING = "???"  # OmegaConf's mark for a value that has to be given
-_LINK = re.compile(r"\$\{(\w[\w.\[\]]*)\}")
+_LINK = re.compile(r"\$\{(?:oc\.select:)?(\w[\w.\[\]]*)(?:,[^{}]*)?\}")
 _DEPTH = 40  # nesting beyond this is a section that contains itself
 
 
