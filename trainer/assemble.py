@@ -1,9 +1,9 @@
 """From a resolved configuration to a running trainer: every object is built here, once."""
 
-import json
 import logging
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gradwire.checkpoint import Checkpointer, NoCheckpoint
+from gradwire.checkpoint import Checkpointer, NoCheckpoint, State
 from gradwire.comm import AllReduce, Topology
 from gradwire.schedulers import Duration, Plan
 from gradwire.trainer.blocks import checkpoint_activations, compile_blocks
@@ -21,7 +21,7 @@ from gradwire.trainer.evaluation import EvaluationInterrupted, TextSamples
 from gradwire.trainer.initial_weights import load_initial_weights
 from gradwire.trainer.launch.context import WorkerContext
 from gradwire.trainer.launch.exit_codes import ExitCode
-from gradwire.trainer.loggers.metrics import MetricsFile
+from gradwire.trainer.loggers.metrics import MetricsFile, to_line
 from gradwire.trainer.loggers.progress import Progress
 from gradwire.trainer.optimizers import Group, build_optimizer
 from gradwire.trainer.randomness import derive_seed, seed_everything
@@ -39,15 +39,16 @@ def run(config: Node, context: WorkerContext) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     log.setLevel(logging.INFO if context.rank == 0 else logging.ERROR)
     trainer, checkpointer = build_trainer(config, context)
-    restore(trainer, checkpointer, context.restore)
     if context.mode == "evaluate":
+        restore(trainer.restore_model, checkpointer, context.restore)
         return evaluate(trainer, context)
+    restore(trainer.restore, checkpointer, context.restore)
     result = trainer.fit()
     return int(ExitCode.PREEMPTED if result.status == "preempted" else ExitCode.DONE)
 
 
-def restore(trainer: Trainer, checkpointer: Checkpointer, ref: str | None) -> None:
-    """Continue from `latest`, an update, or `latest-if-any`; None starts anew.
+def restore(put_back: Callable[[State], None], checkpointer: Checkpointer, ref: str | None) -> None:
+    """Put back the state of `latest`, an update, or `latest-if-any`; None starts anew.
 
     Raises:
         CheckpointError: what was asked for is missing or damaged.
@@ -60,7 +61,7 @@ def restore(trainer: Trainer, checkpointer: Checkpointer, ref: str | None) -> No
         if ref != "latest-if-any":
             raise
         return
-    trainer.restore(state)
+    put_back(state)
     log.info("continuing from update %d", commit.update)
 
 
@@ -71,7 +72,7 @@ def evaluate(trainer: Trainer, context: WorkerContext) -> int:
     except EvaluationInterrupted:
         return int(ExitCode.PREEMPTED)
     if context.rank == 0:
-        sys.stdout.write(json.dumps(record) + "\n")
+        sys.stdout.write(to_line(record))
     return int(ExitCode.DONE)
 
 
@@ -102,12 +103,12 @@ def build_plan(config: Node, data: Any, allow: tuple[str, ...] = ()) -> Plan:
     )
 
 
-def build_model(config: Node, allow: tuple[str, ...] = ()) -> nn.Module:
-    """The model with its initial weights, which depend on the seed alone, or with those of `model.init`."""
+def build_model(config: Node, allow: tuple[str, ...] = (), init: str | None = None) -> nn.Module:
+    """The model with its initial weights, which depend on the seed alone, or with those of `init`."""
     seed_everything(derive_seed(config["run"]["seed"], "model"))
     model: nn.Module = component(config["model"], allow, "init")
-    if config["model"].get("init"):
-        load_initial_weights(model, config["model"]["init"])
+    if init is not None:
+        load_initial_weights(model, init)
     if config["sync_batchnorm"]:
         model = synchronize_batch_norms(model)
     if config["activation_checkpointing"]:
@@ -184,7 +185,8 @@ def build_trainer(config: Node, context: WorkerContext) -> tuple[Trainer, Checkp
     if config["deterministic"]:
         make_deterministic()
     data = component(config["data"], allow, "workers")
-    model = build_model(config, allow)
+    fresh = context.restore in (None, "latest-if-any")  # else the snapshot has the weights, and `init` may be gone
+    model = build_model(config, allow, config["model"].get("init") if fresh else None)
     checkpointer = build_checkpointer(config, context)
     trainer = Trainer(
         model,
@@ -219,6 +221,7 @@ def build_loggers(config: Node, allow: tuple[str, ...]) -> list[Any]:
 
 def make_deterministic() -> None:
     """Same inputs, same bits: deterministic kernels only (torch raises where there is none)."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it at its first use
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time and decides nothing here
     torch.backends.cudnn.benchmark = False

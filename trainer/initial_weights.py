@@ -6,6 +6,8 @@ from torch import nn
 
 from gradwire.checkpoint import load_weights
 from gradwire.trainer.errors import StateMismatchError
+from gradwire.trainer.launch.errors import RunNotFoundError
+from gradwire.trainer.launch.run_directory import RunReference, split_update
 
 log = logging.getLogger("gradwire")
 
@@ -16,8 +18,8 @@ def load_initial_weights(model: nn.Module, source: str) -> None:
     Raises:
         StateMismatchError: no name fits, or a shape differs.
     """
-    url, _, update = source.partition("@")
-    weights, commit = load_weights(url, int(update) if update else None)
+    url, update = _located(source)
+    weights, commit = load_weights(url, update)
     own = model.state_dict()
     missing, unexpected = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
     if len(missing) == len(own):
@@ -37,3 +39,12 @@ def load_initial_weights(model: nn.Module, source: str) -> None:
     for label, names in (("missing there, freshly initialized", missing), ("not in this model, left out", unexpected)):
         if names:
             log.warning("model.init: %d tensors %s: %s", len(names), label, ", ".join(names))
+
+
+def _located(source: str) -> tuple[str, int | None]:
+    """A store's URL, or the folder of a run that is named as on the command line, and the update."""
+    try:
+        run = RunReference.parse(source)
+    except RunNotFoundError:
+        return split_update(source)
+    return str(run.directory), run.update

@@ -27,24 +27,34 @@ def capture(trainer: "Trainer") -> State:
     return State(shared=shared, local={})
 
 
-def put_back(trainer: "Trainer", state: State) -> None:
-    """Give the trainer a captured state.
+def put_back_model(trainer: "Trainer", state: State) -> None:
+    """Give the trainer what evaluation needs of a captured state: the model, its moving average and the clock.
 
     Raises:
-        StateMismatchError: the state is of another model, optimizer or set of callbacks.
+        StateMismatchError: the state is of another model, or holds no moving average.
     """
     shared = state.shared
     try:
         trainer.model.load_state_dict(shared["model"])
     except RuntimeError as error:
         raise StateMismatchError(f"the snapshot is of another model: {error}") from error
-    load_named_state(trainer.model, trainer.optimizer, shared["optimizer"])
     if trainer.average is not None:
         if shared["average"] is None:
-            raise StateMismatchError("ema is set, but the snapshot holds no moving average: resume with ema=null")
+            raise StateMismatchError("ema is set, but the snapshot holds no moving average: set ema=null")
         trainer.average.load_state_dict(shared["average"])
-    trainer.precision.load_state_dict(shared["scaler"])
     trainer.clock = Clock.from_dict(shared["clock"])
+
+
+def put_back(trainer: "Trainer", state: State) -> None:
+    """Give the trainer a captured state.
+
+    Raises:
+        StateMismatchError: the state is of another model, optimizer or set of callbacks.
+    """
+    put_back_model(trainer, state)
+    shared = state.shared
+    load_named_state(trainer.model, trainer.optimizer, shared["optimizer"])
+    trainer.precision.load_state_dict(shared["scaler"])
     trainer.stream.load_state_dict(shared["stream"])
     for name, callback in trainer.callbacks.items():
         callback.load_state_dict(shared["callbacks"].get(name, {}))

@@ -21,7 +21,7 @@ from gradwire.trainer.losses import Loss, loss_for
 from gradwire.trainer.micro_batch import largest_micro_batch
 from gradwire.trainer.precision import Precision
 from gradwire.trainer.settings import Result, Run, Settings, Status
-from gradwire.trainer.state import capture, put_back
+from gradwire.trainer.state import capture, put_back, put_back_model
 from gradwire.trainer.strategies import Single, Strategy
 from gradwire.trainer.triggers import Every, WallClock
 from gradwire.trainer.update import Outcome, Updater
@@ -133,10 +133,10 @@ class Trainer:
     def fit(self) -> Result:
         """Train from the present clock to the end of the plan, or until asked to stop."""
         self.model.train()
-        self._start_loggers()
-        for callback in self.callbacks.values():
-            callback.on_start(self)
         try:
+            self._start_loggers()
+            for callback in self.callbacks.values():
+                callback.on_start(self)
             return self._finish(self._train())
         except BaseException:
             self._stop_loggers("failed")
@@ -177,7 +177,8 @@ class Trainer:
         if self.strategy.device.type != "cuda":
             return share
         size = largest_micro_batch(share, self._updater.rehearse(self.stream), self._all_agree)
-        self.decisions.record(Decision(0, "micro_batch", size, f"largest that fits, of a share of {share} samples"))
+        reason = f"largest that fits, of a share of {share} samples"
+        self.decisions.record(Decision(self.clock.updates, "micro_batch", size, reason))
         return size
 
     def _all_agree(self, answer: bool) -> bool:
@@ -208,6 +209,7 @@ class Trainer:
         evaluate = self._evaluate_every.due(before, self.clock) or (last and self.settings.evaluate_every is not None)
         self._complete(record, evaluate=evaluate)
         if self._check_every.due(before, self.clock):
+            self.strategy.synchronize_buffers(self.model)  # running statistics are each rank's own until then
             self.strategy.check_replicas(self.model)
         if self._save_every.due(before, self.clock) or outcome.due:
             self.save("interval")
@@ -287,6 +289,14 @@ class Trainer:
         """
         put_back(self, state)
         self._restored_update = self._saved_update = self.clock.updates
+
+    def restore_model(self, state: State) -> None:
+        """Take a saved model, its moving average and the clock, to evaluate them; the data may be other data.
+
+        Raises:
+            StateMismatchError: the state is of another model, or holds no moving average.
+        """
+        put_back_model(self, state)
 
     def _start_loggers(self) -> None:
         info = RunInfo(

@@ -37,11 +37,17 @@ class RunReference:
         Raises:
             RunNotFoundError: there is no such run; the newest ones are listed.
         """
-        name, _, update = text.rpartition("@") if re.search(r"@\d+$", text) else (text, "", "")
+        name, update = split_update(text)
         for candidate in (Path(name), RUNS / name):
             if (candidate / CONFIG).is_file():
-                return RunReference(candidate.resolve(), int(update) if update else None)
+                return RunReference(candidate.resolve(), update)
         raise RunNotFoundError(f"No run {name!r}: neither {name} nor {RUNS / name} holds a {CONFIG}.{_known_runs()}")
+
+
+def split_update(text: str) -> tuple[str, int | None]:
+    """`NAME@UPDATE` as name and update; None where no update is named. A name may hold an `@` of its own."""
+    name, _, update = text.rpartition("@") if re.search(r"@\d+$", text) else (text, "", "")
+    return name, int(update) if update else None
 
 
 def _known_runs() -> str:
