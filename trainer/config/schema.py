@@ -120,7 +120,7 @@ class CommSection:
 
     Args:
         algorithm: Which all-reduce; native is the backend's own.
-        topology: Ranks along each axis of links, fastest first, such as {local: 8, node: 4}; null finds it out.
+        topology: Ranks along each axis of links, fastest first, such as {local: 8, node: 4}; null is one ring.
         bucket_mb: Size of the flat buckets that gradients travel in, MiB.
         codecs: Codec of each axis.
     """

@@ -147,7 +147,7 @@ def length_of(dataset: Any) -> int:
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise DataError(
             f"a dataset needs __len__ and __getitem__ (map-style), found {type(dataset).__name__} without. Give it "
-            "both; for data that can only be read in order there is gradwire.trainer.data.HuggingFace with streaming"
+            "both; for data that can only be read in order there is gradwire.trainer.data.HuggingFaceStream"
         )
     count = len(dataset)
     if count < 1:

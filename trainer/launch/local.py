@@ -55,15 +55,13 @@ def plan(launch: Mapping[str, Any], controller: Controller) -> HostPlan:
             f"launch.hosts={hosts} needs launch.endpoint=host:port: the host of that name serves it, and every host "
             "runs the same command."
         )
-    grace = Duration.parse(launch["grace"]).seconds
-    assert grace is not None
     return HostPlan(
         processes=count_processes(launch["processes"], launch["device"]),
         hosts=hosts,
         host=controller.host,
         endpoint=endpoint if hosts > 1 else None,
         restarts=launch["restarts"],
-        grace=grace,
+        grace=Duration.parse(launch["grace"]).seconds,
     )
 
 
