@@ -103,7 +103,7 @@ class Job:
         return torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
 
     def factor(self, update: int) -> float:
-        return min(1.0, (update + 1) / 10)
+        return min(1.0, (update + 1) / WARMUP)
 
 
 def mean_loss(model: Any, batch: dict[str, Any]) -> Any:
@@ -153,7 +153,7 @@ def gradwire(job: Job, watch: Stopwatch) -> None:
 
     model = job.model()
     plan = Plan(
-        lr=1e-3 * Warmup("10 updates").then(Constant()),
+        lr=1e-3 * Warmup(f"{WARMUP} updates").then(Constant()),
         batch=job.batch * dist.get_world_size(),
         run_length=f"{job.total} updates",
         context=job.context,
