@@ -299,11 +299,14 @@ class Trainer:
         put_back_model(self, state)
 
     def _start_loggers(self) -> None:
+        kept = self._restored_update
+        if kept is not None and self.pending is not None:
+            kept -= 1  # the record of this update is written again, once its evaluation is complete
         info = RunInfo(
             run_dir=self._run.directory,
             name=self._run.name,
             config=self._run.config,
-            resumed_update=self._restored_update,
+            resumed_update=kept,
             total_updates=self.plan.total_updates,
             tokens_per_sample=self.context,
             world_size=self.strategy.world_size,

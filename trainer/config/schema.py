@@ -189,7 +189,7 @@ class LaunchSection:
     hosts: Annotated[int, Range(ge=1)] = 1
     endpoint: str | None = None
     restarts: Annotated[int, Range(ge=0)] = 0
-    grace: Annotated[Duration, Measured("wall-clock")] = "10 minutes"  # type: ignore[assignment]  # as YAML has it
+    grace: Annotated[Duration, Measured("wall-clock")] = "5 minutes"  # type: ignore[assignment]  # as YAML has it
     watchdog: Annotated[Duration, Measured("wall-clock")] | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
