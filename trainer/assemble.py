@@ -15,18 +15,20 @@ from gradwire.checkpoint import Checkpointer, NoCheckpoint, State
 from gradwire.comm import AllReduce, Topology
 from gradwire.schedulers import Duration, Plan
 from gradwire.trainer.blocks import checkpoint_activations, compile_blocks
+from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.config import instantiate
-from gradwire.trainer.data import training_set
+from gradwire.trainer.data import training_set, validation_set
 from gradwire.trainer.evaluation import EvaluationInterrupted, TextSamples
 from gradwire.trainer.initial_weights import load_initial_weights
 from gradwire.trainer.launch.context import WorkerContext
 from gradwire.trainer.launch.exit_codes import ExitCode
+from gradwire.trainer.launch.watchdog import PREPARING
 from gradwire.trainer.loggers.metrics import MetricsFile, to_line
 from gradwire.trainer.loggers.progress import Progress
 from gradwire.trainer.optimizers import Group, build_optimizer
 from gradwire.trainer.randomness import derive_seed, seed_everything
 from gradwire.trainer.settings import Run, Settings
-from gradwire.trainer.strategies import DataParallel, Single, Strategy
+from gradwire.trainer.strategies import Strategy
 from gradwire.trainer.sync_batchnorm import synchronize_batch_norms
 from gradwire.trainer.trainer import Trainer
 
@@ -43,6 +45,7 @@ def run(config: Node, context: WorkerContext) -> int:
         restore(trainer.restore_model, checkpointer, context.restore)
         return evaluate(trainer, context)
     restore(trainer.restore, checkpointer, context.restore)
+    context.accept()
     result = trainer.fit()
     return int(ExitCode.PREEMPTED if result.status == "preempted" else ExitCode.DONE)
 
@@ -132,13 +135,18 @@ def make_optimizer(config: Node, model: nn.Module, allow: tuple[str, ...] = ()) 
 
 def build_strategy(config: Node, context: WorkerContext, allow: tuple[str, ...] = ()) -> Strategy:
     """The strategy that the configuration names, on this rank's device."""
-    target = config["strategy"]["_target_"].rpartition(".")[2]
-    if target == Single.__name__:
-        return Single(context.device)
     comm = config["comm"]
     topology = Topology(**comm["topology"]) if comm["topology"] else Topology(ring=context.world_size)
     all_reduce = AllReduce(topology, algorithm=comm["algorithm"])
-    return DataParallel(all_reduce, context.device, comm["bucket_mb"], context.control)
+    strategy: Strategy = component(
+        config["strategy"],
+        allow,
+        all_reduce=all_reduce,
+        device=context.device,
+        bucket_mb=comm["bucket_mb"],
+        control=context.control,
+    )
+    return strategy
 
 
 def settings_of(config: Node) -> Settings:
@@ -184,7 +192,10 @@ def build_trainer(config: Node, context: WorkerContext) -> tuple[Trainer, Checkp
     allow = context.allow
     if config["deterministic"]:
         make_deterministic()
+    context.watchdog.beat(PREPARING, 0)
     data = component(config["data"], allow, "workers")
+    training_set(data), validation_set(data)  # sources build what they read when it is first asked for
+    context.watchdog.beat("building the model", 0)
     fresh = context.restore in (None, "latest-if-any")  # else the snapshot has the weights, and `init` may be gone
     model = build_model(config, allow, config["model"].get("init") if fresh else None)
     checkpointer = build_checkpointer(config, context)
@@ -198,7 +209,7 @@ def build_trainer(config: Node, context: WorkerContext) -> tuple[Trainer, Checkp
         settings=settings_of(config),
         checkpointer=checkpointer,
         loggers=build_loggers(config, allow) if context.rank == 0 else (),
-        callbacks={name: component(node, allow) for name, node in config["callbacks"].items()},
+        callbacks=build_callbacks(config, context),
         samples=text_samples(config, data, model),
         run=Run(config["run"]["name"], context.run_dir, config),
         stop_requested=lambda: context.stop.requested,
@@ -217,6 +228,22 @@ def build_checkpointer(config: Node, context: WorkerContext) -> Checkpointer:
 def build_loggers(config: Node, allow: tuple[str, ...]) -> list[Any]:
     """metrics.jsonl and the progress lines always; what the `logger` group names beside them."""
     return [MetricsFile(), Progress(), *(component(node, allow) for node in config["logger"].values())]
+
+
+class _ToldWhenSaved(Callback):
+    """Tells the launcher that there is a snapshot to restart from."""
+
+    def __init__(self, saved: Callable[[], None]) -> None:
+        self._saved = saved
+
+    def on_save(self, trainer: Trainer) -> None:
+        self._saved()
+
+
+def build_callbacks(config: Node, context: WorkerContext) -> dict[str, Callback]:
+    """The callbacks that the configuration names, and the launcher's own."""
+    named = {name: component(node, context.allow) for name, node in config["callbacks"].items()}
+    return {"gradwire/saved": _ToldWhenSaved(context.saved)} | named
 
 
 def make_deterministic() -> None:

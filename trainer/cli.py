@@ -140,7 +140,7 @@ def _friendly() -> Iterator[None]:
         if error.filename is None:
             raise
         _refuse(f"{error.strerror}: {error.filename}", 2)
-    except Exception as error:
+    except BaseException as error:
         from gradwire.trainer.launch.failure import exit_code_of, is_own
 
         if not is_own(error):

@@ -14,7 +14,9 @@ class LossError(TrainerError):
 
 
 class StateMismatchError(TrainerError):
-    """A saved state or a file of weights does not fit the model or optimizer it is loaded into."""
+    """A saved state, a file of weights or a pattern does not fit the model or optimizer it is meant for."""
+
+    exit_code = 2  # the command asks for what cannot be put together
 
 
 class UnsupportedPrecisionError(TrainerError):

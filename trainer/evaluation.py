@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from gradwire.inference import generate
 from gradwire.trainer.data import SampleStream
+from gradwire.trainer.errors import LossError
 from gradwire.trainer.losses import Loss, move
 from gradwire.trainer.precision import Precision
 from gradwire.trainer.randomness import derive_seed
@@ -140,6 +141,8 @@ class Evaluator:
             rows.extend(row.tolist() for row in self._strategy.gather(mine))
         rows = rows[: len(self._batches)]
         total = math.fsum(row[-1] for row in rows)
+        if not total:
+            raise LossError("the validation samples hold no valid target: all labels are padding or masked")
         return {name: math.fsum(row[k] for row in rows) / total for k, name in enumerate(names)}
 
     def _sums(self, indices: np.ndarray[Any, np.dtype[np.int64]]) -> tuple[Mapping[str, float], int]:

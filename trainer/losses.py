@@ -107,11 +107,22 @@ class PerSample:
     def __call__(self, model: nn.Module, batch: Any) -> Tensor:
         losses_B = self.function(model, batch)
         expected = (batch_size(batch),)
+        if not isinstance(losses_B, Tensor) or not losses_B.is_floating_point():
+            found = f"{losses_B.dtype} tensor" if isinstance(losses_B, Tensor) else type(losses_B).__name__
+            raise LossError(
+                f"the loss function returned a {found} where a floating-point tensor with one loss a sample, shape "
+                f"{expected}, was expected"
+            )
         if tuple(losses_B.shape) != expected:
             raise LossError(
                 f"the loss function returned a tensor of shape {tuple(losses_B.shape)} where one loss a sample, shape "
                 f"{expected}, was expected. Return unreduced losses (reduction='none'); the trainer averages them over "
                 "the whole global batch"
+            )
+        if torch.is_grad_enabled() and not losses_B.requires_grad:
+            raise LossError(
+                "the loss function returned losses that lead back to no parameter: compute them from the model's "
+                "output, without detach, item or no_grad, and leave parameters trainable"
             )
         return losses_B.sum()
 

@@ -35,20 +35,24 @@ def parameter_groups(
     """Groups for a torch optimizer: the given patterns first; of the rest, what has fewer than two axes is not decayed.
 
     Raises:
-        StateMismatchError: a pattern matches no trainable parameter.
+        StateMismatchError: there is no trainable parameter, or a pattern matches none.
     """
     trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not trainable:
+        raise StateMismatchError(
+            f"{type(model).__name__} has no trainable parameter: nothing would be trained. Set requires_grad on some"
+        )
     chosen: dict[tuple[float, float | None], list[Tensor]] = {}
-    unused = {group.pattern: group for group in groups}
-    patterns = list(unused.values())
+    patterns = list(groups)
+    unused = {group.pattern for group in patterns}
     for name, parameter in trainable.items():
         group = next((group for group in patterns if fnmatch.fnmatchcase(name, group.pattern)), None)
         if group is not None:
-            unused.pop(group.pattern, None)
+            unused.discard(group.pattern)
         chosen.setdefault(_settings(parameter, lr, weight_decay, group), []).append(parameter)
     if unused:
         raise StateMismatchError(
-            f"optimizer.groups: no trainable parameter matches {', '.join(map(repr, unused))}; "
+            f"optimizer.groups: no trainable parameter matches {', '.join(map(repr, sorted(unused)))}; "
             f"names look like {', '.join(list(trainable)[:3])}"
         )
     return [_group(parameters, ratio, decay, lr) for (ratio, decay), parameters in chosen.items()]
@@ -60,6 +64,8 @@ def _settings(
     default_decay = 0.0 if weight_decay is not None and parameter.dim() < 2 else weight_decay
     if group is None:
         return 1.0, default_decay
+    if group.lr is not None and lr == 0:
+        raise StateMismatchError(f"optimizer.groups sets lr={group.lr} for {group.pattern!r}, but optimizer.lr is 0")
     return (
         1.0 if group.lr is None else group.lr / lr,
         default_decay if group.weight_decay is None else group.weight_decay,

@@ -59,6 +59,11 @@ class Precision:
         if self.scaler is not None:
             self.scaler.update()
 
+    @property
+    def can_lower_the_scale(self) -> bool:
+        """Whether gradients that are not finite may come from a scale that is too large, and a smaller one is left."""
+        return self.scaler is not None and self.scaler.get_scale() > 1.0
+
     def state_dict(self) -> dict[str, Any]:
         return {} if self.scaler is None else self.scaler.state_dict()
 

@@ -149,11 +149,16 @@ class Updater:
         return torch.nn.utils.get_total_norm(self._gradients())
 
     def _refuse(self, batch: UpdateBatch, loss_sum: Tensor, update: int) -> None:
-        if self._non_finite == "skip" or self._precision.scaler is not None:
+        if self._non_finite == "skip":
+            return
+        mine = torch.tensor([int(torch.isfinite(loss_sum).item())])
+        culprits = [str(rank) for rank, finite in enumerate(self._strategy.gather(mine)) if not int(finite)]
+        if not culprits and self._precision.can_lower_the_scale:
             return  # with a gradient scaler an overflow is how the scale is found
-        own = "this rank's loss is finite" if torch.isfinite(loss_sum) else "this rank's loss is not finite"
+        own = f"the loss is not finite on rank {', '.join(culprits)}" if culprits else "every rank's loss is finite"
         first, size = batch.first_ordinal, batch.step.batch_size
         raise NonFiniteError(
             f"update {update}: the gradient holds NaN or infinity ({own}; samples {first} to {first + size - 1}). "
-            "Lower optimizer.lr, set clip, or set non_finite=skip to leave such updates out and count them"
+            "Look for NaN in the data, lower optimizer.lr, or set non_finite=skip to leave such updates out and count "
+            "them"
         )

@@ -70,6 +70,7 @@ class _Rank:
         self._store: Store | None = None
         self._run_dir: Path | None = None
         self._mode = "train"
+        self._url: str | None = None
         self._dismiss: Callable[[], None] = lambda: None
         self._screens: tuple[TextIO, TextIO] = (sys.stdout, sys.stderr)
 
@@ -92,7 +93,7 @@ class _Rank:
         self._store = store = contexts.attempt_store(base, here)
         job = self._receive(base, prepare)
         assert job.run_dir is not None
-        self._run_dir, self._mode = job.run_dir, job.mode
+        self._run_dir, self._mode, self._url = job.run_dir, job.mode, job.store_url
         if here.local_rank == 0 and not (job.run_dir / run_directory.CONFIG).exists():  # a host with a disk of its own
             job.run_dir.mkdir(parents=True, exist_ok=True)
             run_directory.write_config(job.run_dir, job.config, job.overrides)
@@ -106,7 +107,9 @@ class _Rank:
         self._dismiss = watchdog.dismiss
         watchdog.start()
         with contexts.process_groups(store, here, device, contexts.group_timeout(patience)) as control:
-            context = contexts.worker_context(here, job, device, store, control, self._stop, watchdog, self._screens[0])
+            context = contexts.worker_context(
+                here, job, device, base, store, control, self._stop, watchdog, self._screens[0]
+            )
             code = body(job.config, context)
             watchdog.stop()
         self._close(code)
@@ -133,18 +136,18 @@ class _Rank:
     def _open(self, job: Job, run_dir: Path) -> None:
         if job.mode == "train":
             run_directory.hold(run_dir)
-            run_directory.write_config(run_dir, job.config, job.overrides if job.restore else ())
-            run_directory.write_status(run_dir, "running")
+            if job.restore is None:  # else once the snapshot was found to fit
+                run_directory.write_status(run_dir, "running")
             _write(self._screens[0], f"run       {run_dir}")
 
     def _close(self, code: int) -> None:
         keeps_books = self._here.rank == 0 and self._here.controller is None
         if keeps_books and self._run_dir is not None and self._mode == "train":
             self._record(code)
-            _write(self._screens[0], "\n".join(run_directory.closing_lines(self._run_dir, code)))
+            _write(self._screens[0], "\n".join(run_directory.closing_lines(self._run_dir, code, self._url)))
 
     def _record(self, code: int) -> None:
-        if self._run_dir is not None and self._mode == "train":
+        if self._run_dir is not None and self._mode == "train" and run_directory.begun(self._run_dir):
             run_directory.write_status(self._run_dir, run_directory.status_of(code), code)
 
     def _fail(self, failure: Failure) -> int:

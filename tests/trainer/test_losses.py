@@ -51,7 +51,7 @@ def test_a_mean_loss_is_refused_with_what_to_do() -> None:
 
 def test_a_function_is_taken_as_one_loss_a_sample() -> None:
     loss = loss_for(nn.Identity(), lambda model, batch: model(batch["x"]) ** 2)
-    batch = {"x": torch.tensor([1.0, 2.0])}
+    batch = {"x": torch.tensor([1.0, 2.0], requires_grad=True)}
     assert (loss.count(batch), loss(nn.Identity(), batch).item()) == (2, 5.0)
 
 

@@ -46,14 +46,42 @@ def read_batch(dataset: Any, indices: Ordinals, seeds: Iterable[int]) -> Batch:
         for index, seed in zip(indices.tolist(), seeds, strict=True):
             seed_generators(seed)
             samples.append(_read_one(dataset, index))
-    return collate(samples)
+    try:
+        return collate(samples)
+    except DataError as error:
+        odd = _unlike_the_first(samples)
+        if odd is None:
+            raise
+        raise DataError(
+            f"{error}. Sample {indices[odd]} of {type(dataset).__name__} is unlike sample {indices[0]}: "
+            f"{_kind(samples[odd])}, not {_kind(samples[0])}"
+        ) from error
+
+
+def _unlike_the_first(samples: Sequence[Any]) -> int | None:
+    """The first sample whose structure or shapes differ from those of the very first."""
+    return next((k for k, sample in enumerate(samples) if _kind(sample) != _kind(samples[0])), None)
+
+
+def _kind(sample: Any) -> str:
+    """A sample's structure and shapes, for people."""
+    if isinstance(sample, Mapping):
+        return f"{{{', '.join(f'{key}: {_kind(value)}' for key, value in sample.items())}}}"
+    if isinstance(sample, tuple | list):
+        return f"({', '.join(map(_kind, sample))})"
+    if isinstance(sample, Tensor | np.ndarray):
+        return f"{str(sample.dtype).removeprefix('torch.')}{list(sample.shape)}"
+    return type(sample).__name__
 
 
 def _read_one(dataset: Any, index: int) -> Any:
     try:
         return dataset[index]
     except Exception as error:
-        error.add_note(f"raised by sample {index} of {type(dataset).__name__}, which has {len(dataset)} samples")
+        where = f"sample {index} of {type(dataset).__name__}, which has {len(dataset)} samples"
+        if isinstance(error, StopIteration):  # it would end the generators that it passes through
+            raise RuntimeError(f"StopIteration came out of {where}") from error
+        error.add_note(f"raised by {where}")
         raise
 
 

@@ -31,11 +31,13 @@ class Outcome:
         exit_code: What the command returns.
         failure: The first failure, or None.
         restarts: How often the workers were restarted.
+        early: Whether a signal ended the workers before they had met, so that nothing was done or saved.
     """
 
     exit_code: int
     failure: Failure | None
     restarts: int
+    early: bool = False
 
 
 class Agent(LocalElasticAgent):
@@ -82,7 +84,7 @@ class Agent(LocalElasticAgent):
             return self._judge(worker_group, ranks)
         if failed:
             self._kill()  # the ranks never met: there is nothing to save
-            return self._ended(codes, ranks)
+            return self._ended(codes, ranks, early=True)
         if all(code is not None for code in codes.values()):
             return self._ended(codes, ranks)
         self._forward(codes)
@@ -116,10 +118,10 @@ class Agent(LocalElasticAgent):
             code is None or code in _IN_ORDER or code == -int(self._signals.first or 0) for code in codes.values()
         )
 
-    def _ended(self, codes: Mapping[int, int | None], ranks: Mapping[int, int]) -> RunResult:
+    def _ended(self, codes: Mapping[int, int | None], ranks: Mapping[int, int], early: bool = False) -> RunResult:
         """Every worker left in good order."""
         done = all(code == ExitCode.DONE for code in codes.values())
-        self._conclude(ExitCode.DONE if done else ExitCode.PREEMPTED, None)
+        self._conclude(ExitCode.DONE if done else ExitCode.PREEMPTED, None, early)
         return RunResult(state=WorkerState.SUCCEEDED, return_values=dict.fromkeys(ranks.values()))
 
     def _cut_short(self, worker_group: WorkerGroup, ranks: Mapping[int, int]) -> RunResult:
@@ -186,9 +188,9 @@ class Agent(LocalElasticAgent):
             failures={worker.global_rank: ProcessFailure(worker.local_rank, worker.id, 1, "")},
         )
 
-    def _conclude(self, code: int, failure: Failure | None) -> None:
+    def _conclude(self, code: int, failure: Failure | None, early: bool = False) -> None:
         used = self._worker_group.spec.max_restarts - self._remaining_restarts
-        self.outcome = Outcome(int(code), failure, used)
+        self.outcome = Outcome(int(code), failure, used, early)
 
     def _kill(self) -> None:
         """End every worker with all processes it started."""

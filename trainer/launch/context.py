@@ -1,7 +1,7 @@
 """What a worker knows of its place in the run, and the process groups that tie it to the other ranks."""
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +12,14 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from gradwire.trainer.launch import run_directory
 from gradwire.trainer.launch.environment import Place
 from gradwire.trainer.launch.errors import PlacementError
 from gradwire.trainer.launch.job import Job
 from gradwire.trainer.launch.signals import StopRequest
 from gradwire.trainer.launch.watchdog import Watchdog
+
+_SAVED = "gradwire/saved"
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,9 @@ class WorkerContext:
         restore: Checkpoint to start from: `latest`, `latest-if-any`, an update as text, or None.
         allow: Module prefixes that the user allows as targets.
         screen: The screen's output stream as it was before output went to the log.
+        saved: To be called after each snapshot: from then on a restart goes on from the newest one.
+        accept: To be called once the snapshot of a resumed run was found to fit: from then on the run directory says
+            that the run goes on, with this configuration. A resume that is refused before changes nothing.
     """
 
     rank: int
@@ -52,6 +58,8 @@ class WorkerContext:
     restore: str | None
     allow: tuple[str, ...]
     screen: TextIO
+    saved: Callable[[], None] = lambda: None
+    accept: Callable[[], None] = lambda: None
 
 
 def open_store(place: Place, timeout: datetime.timedelta) -> Store:
@@ -124,13 +132,18 @@ def worker_context(
     place: Place,
     job: Job,
     device: torch.device,
+    base: Store,
     store: Store,
     control: dist.ProcessGroup,
     stop: StopRequest,
     watchdog: Watchdog,
     screen: TextIO,
 ) -> WorkerContext:
-    """Put a rank's context together; a restarted training goes on from the newest checkpoint."""
+    """Put a rank's context together.
+
+    A restarted training goes on from the newest snapshot once this launch (whose attempts share `base`) has made one;
+    until then it starts as the first attempt did, not from what somebody else left in the store.
+    """
     assert job.run_dir is not None
     return WorkerContext(
         rank=place.rank,
@@ -144,7 +157,15 @@ def worker_context(
         stop=stop,
         watchdog=watchdog,
         mode=job.mode,
-        restore="latest-if-any" if place.restart and job.mode == "train" else job.restore,
+        restore="latest-if-any" if place.restart and base.check([_SAVED]) else job.restore,
         allow=job.allow,
         screen=screen,
+        saved=lambda: base.set(_SAVED, "yes"),
+        accept=lambda: _accept(place, job),
     )
+
+
+def _accept(place: Place, job: Job) -> None:
+    if job.run_dir is not None and job.restore is not None and place.local_rank == 0:
+        run_directory.write_config(job.run_dir, job.config, job.overrides)
+        run_directory.write_status(job.run_dir, "running")

@@ -33,8 +33,11 @@ class HostLostError(LaunchError):
     exit_code = ExitCode.FAILED
 
 
-class StoppedBeforeStartError(LaunchError):
-    """A signal came before any worker had started: nothing is lost, run the same command again."""
+class StoppedBeforeStart(BaseException):
+    """A signal came before any worker had started: nothing is lost, run the same command again.
+
+    No `Exception`: it may be raised within any library's code, and `except Exception` must not swallow or reword it.
+    """
 
     exit_code = ExitCode.PREEMPTED
 

@@ -152,7 +152,8 @@ def silent(rank: int, code: int, log: str) -> Failure:
     if dump := re.search(r"^Timeout \(\d+:\d\d:\d\d.*", log, re.MULTILINE | re.DOTALL):  # written by faulthandler
         message = f"rank {rank} hangs: native code holds its interpreter (launch.watchdog)."
         return Failure(rank, now, "stalled", int(ExitCode.FAILED), message, dump.group())
-    return Failure(rank, now, kind, code, message, log)
+    known = code if code in set(ExitCode) else ExitCode.FAILED  # somebody's os._exit knows nothing of ours
+    return Failure(rank, now, kind, int(known), message, log)
 
 
 def first_of(failures: Iterable[Failure]) -> Failure:

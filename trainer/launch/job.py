@@ -31,6 +31,12 @@ class Job:
         """The same job in a run directory that exists."""
         return replace(self, run_dir=run_dir)
 
+    @property
+    def store_url(self) -> str | None:
+        """Where snapshots go, or None for the run directory's own store."""
+        url: str | None = self.config.get("checkpoint", {}).get("url")
+        return url
+
     def to_json(self) -> str:
         """The record as one line of JSON."""
         fields = {**self.__dict__, "run_dir": None if self.run_dir is None else str(self.run_dir)}

@@ -11,7 +11,7 @@ from typing import Any
 
 from gradwire.trainer.launch import run_directory
 from gradwire.trainer.launch.environment import CONTROLLER, Controller, cores, set_threads
-from gradwire.trainer.launch.errors import LaunchError, PlacementError
+from gradwire.trainer.launch.errors import LaunchError, PlacementError, StoppedBeforeStart
 from gradwire.trainer.launch.job import Job
 from gradwire.trainer.launch.logs import log_file, tail
 from gradwire.trainer.launch.signals import ControllerSignals
@@ -99,8 +99,12 @@ def launch(job: Job, controller: Controller, signals: ControllerSignals, program
     try:
         code, run_dir = _run(job, host, signals, program)
     except LaunchError as error:
-        if job.run_dir is not None and job.mode == "train":
+        if job.run_dir is not None and job.mode == "train" and run_directory.begun(job.run_dir):
             run_directory.write_status(job.run_dir, run_directory.status_of(error.exit_code), error.exit_code)
+        raise
+    except StoppedBeforeStart:
+        if job.run_dir is not None and job.restore is None:
+            run_directory.discard(job.run_dir)  # so that the same command can be run again
         raise
     finally:
         release()
@@ -113,17 +117,17 @@ def _open(job: Job) -> Callable[[], None]:
     if job.run_dir is None or job.mode != "train":
         return lambda: None
     release = run_directory.hold(job.run_dir)
-    run_directory.write_config(job.run_dir, job.config, job.overrides if job.restore else ())
-    run_directory.write_status(job.run_dir, "running")
+    if job.restore is None:  # else once the snapshot was found to fit (`WorkerContext.accept`)
+        run_directory.write_status(job.run_dir, "running")
     _say(f"run       {job.run_dir}")
     return release
 
 
 def _close(job: Job, run_dir: Path | None, code: int) -> None:
-    if run_dir is None or job.mode != "train":
+    if run_dir is None or job.mode != "train" or not run_directory.begun(run_dir):
         return
     run_directory.write_status(run_dir, run_directory.status_of(code), code)
-    for line in run_directory.closing_lines(run_dir, code):
+    for line in run_directory.closing_lines(run_dir, code, job.store_url):
         _say(line)
 
 
@@ -163,6 +167,8 @@ def _run(job: Job, host: HostPlan, signals: ControllerSignals, program: tuple[st
         agent.run()
         directory = run_dir()
         meeting.leave(patience=15.0)
+    if agent.outcome.early:
+        raise StoppedBeforeStart("The signal came before the workers had met: run the same command again.")
     if agent.outcome.failure is not None:
         sys.stderr.write(f"\n{agent.outcome.failure.render()}\n\n")
     return agent.outcome.exit_code, directory

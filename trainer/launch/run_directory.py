@@ -96,11 +96,14 @@ def _claim_dated(name: str) -> Path:
 
 
 def write_config(directory: Path, config: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Write config.yaml and append to overrides.txt; a config.yaml that differs is kept as config-<n>.yaml."""
+    """Write config.yaml and append to overrides.txt, where that changes anything; a config.yaml that differs is kept as
+    config-<n>.yaml."""
     from gradwire.trainer.config import to_yaml
 
     text, path = to_yaml(config), directory / CONFIG
-    if path.exists() and path.read_text() != text:
+    if path.exists():
+        if path.read_text() == text:
+            return
         kept = next(name for n in range(1, 10**6) if not (name := directory / f"config-{n}.yaml").exists())
         path.rename(kept)
     _write(path, text)
@@ -123,9 +126,41 @@ def write_status(directory: Path, status: str, exit_code: int | None = None) -> 
     _write(directory / STATUS, json.dumps(record, indent=2) + "\n")
 
 
+def begun(directory: Path) -> bool:
+    """Whether the directory says that its run is under way: a resume that was refused leaves the word of before."""
+    try:
+        return bool(json.loads((directory / STATUS).read_text())["status"] == "running")
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+
+
+def discard(directory: Path) -> None:
+    """Take back what `create` and its caller wrote, for a run in which nothing happened yet."""
+    for name in (CONFIG, OVERRIDES, STATUS, LOCK):
+        (directory / name).unlink(missing_ok=True)
+    for folder in (directory / "logs", directory):
+        try:
+            folder.rmdir()
+        except OSError:  # somebody else's files are in it
+            return
+
+
+def saved_anything(directory: Path, url: str | None) -> bool:
+    """Whether a resume would find a snapshot; a store elsewhere is taken at its word."""
+    from gradwire.checkpoint import Checkpointer, CheckpointError
+
+    store = directory / "checkpoints"
+    if url is not None or not store.is_dir():
+        return url is not None
+    try:
+        return Checkpointer(store).latest() is not None
+    except (CheckpointError, OSError):  # damaged, which `gradwire resume` says better
+        return True
+
+
 def status_of(exit_code: int) -> str:
     """The word for an exit code."""
-    return {ExitCode.DONE: "done", ExitCode.PREEMPTED: "preempted"}.get(ExitCode(exit_code), "failed")
+    return {int(ExitCode.DONE): "done", int(ExitCode.PREEMPTED): "preempted"}.get(exit_code, "failed")
 
 
 def hold(directory: Path) -> Callable[[], None]:
@@ -147,8 +182,8 @@ def hold(directory: Path) -> Callable[[], None]:
     return lambda: os.close(descriptor)
 
 
-def closing_lines(directory: Path, exit_code: int) -> list[str]:
-    """The last lines on the screen: where the run is, and what to type next."""
+def closing_lines(directory: Path, exit_code: int, url: str | None = None) -> list[str]:
+    """The last lines on the screen: where the run is, and what to type next (`url` is that of a store elsewhere)."""
     shown = _short(directory)
     lines = [f"run       {shown} ({status_of(exit_code)})"]
     if exit_code == ExitCode.DONE:
@@ -157,8 +192,10 @@ def closing_lines(directory: Path, exit_code: int) -> list[str]:
             f"resume    gradwire resume {shown} run.length=…",
             "sweep     for lr in 0.002 0.005 0.01; do gradwire train optimizer.lr=$lr; done",
         ]
-    else:
+    elif exit_code == ExitCode.PREEMPTED or saved_anything(directory, url):
         lines += [f"resume    gradwire resume {shown}", f"evaluate  gradwire evaluate {shown}"]
+    else:
+        lines += ["resume    nothing was saved yet: start anew, in another run.dir if you name one"]
     return [*lines, f"look      {shown}/metrics.jsonl, {shown}/logs/rank-0.log"]
 
 

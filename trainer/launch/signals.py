@@ -3,7 +3,7 @@
 import signal
 from types import FrameType
 
-from gradwire.trainer.launch.errors import StoppedBeforeStartError
+from gradwire.trainer.launch.errors import StoppedBeforeStart
 
 
 class StopRequest:
@@ -56,7 +56,9 @@ class ControllerSignals:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if not self.workers_run:
-            raise StoppedBeforeStartError(f"{signal.Signals(number).name} came before any worker had started.")
+            raise StoppedBeforeStart(
+                f"{signal.Signals(number).name} came before any worker had started: run the same command again."
+            )
         if self.first is None:
             self.first = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
         elif number == signal.SIGINT:

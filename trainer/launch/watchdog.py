@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 _COLLECTIVES = ("torch.distributed.", "gradwire.comm.")
+PREPARING = "preparing data"  # tokenizing a large corpus takes as long as it takes: no stall
 _PEER_PATIENCE = 3.0  # seconds that a rank has to notice by itself that another one failed
 
 
@@ -124,7 +125,7 @@ class Watchdog:
 
     def _publish(self, *, ended: bool = False) -> Progress:
         self._sequence += 1
-        idle = time.monotonic() - self._since
+        idle = 0.0 if self._phase == PREPARING else time.monotonic() - self._since
         stalled = self._timeout is not None and idle > self._timeout
         progress = Progress(
             self._sequence,

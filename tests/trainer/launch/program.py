@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from gradwire.trainer.launch.context import WorkerContext
-from gradwire.trainer.launch.errors import LaunchError
+from gradwire.trainer.launch.errors import LaunchError, StoppedBeforeStart
 from gradwire.trainer.launch.job import Job
 from gradwire.trainer.launch.start import start
 from gradwire.trainer.worker import main
@@ -93,7 +93,7 @@ if __name__ == "__main__":
     if sys.argv[1] == "command":
         try:
             sys.exit(start(prepare, (str(Path(__file__)),), body))
-        except LaunchError as error:
+        except (LaunchError, StoppedBeforeStart) as error:
             print(error, file=sys.stderr)
             sys.exit(error.exit_code)
     main(body=body)
