@@ -37,6 +37,7 @@ def body(config: dict, context: WorkerContext) -> int:
         dist.all_reduce(flag, group=context.control)
         if context.rank == 0:
             saved.write_text(json.dumps({"update": update + 1}))
+            context.saved()
         if flag.item() > 0:
             note(context, f"stopped {update + 1}")
             return 75
