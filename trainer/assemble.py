@@ -17,7 +17,7 @@ from gradwire.schedulers import Duration, Plan
 from gradwire.trainer.blocks import checkpoint_activations, compile_blocks
 from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.config import instantiate
-from gradwire.trainer.data import training_set, validation_set
+from gradwire.trainer.data import length_of, training_set, validation_set
 from gradwire.trainer.evaluation import EvaluationInterrupted, TextSamples
 from gradwire.trainer.initial_weights import load_initial_weights
 from gradwire.trainer.launch.context import WorkerContext
@@ -100,7 +100,7 @@ def build_plan(config: Node, data: Any, allow: tuple[str, ...] = ()) -> Plan:
         run_length=config["run"]["length"],
         granule=batch["granule"],
         context=getattr(data, "context", 1),
-        epoch_samples=len(train) if hasattr(train, "__len__") else None,
+        epoch_samples=length_of(train) if hasattr(train, "__len__") else None,
         betas=tuple(optimizer["betas"]) if "betas" in optimizer else None,
         eps=optimizer.get("eps"),
     )

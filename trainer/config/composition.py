@@ -16,7 +16,7 @@ from gradwire.trainer.config.names import nearest_key
 from gradwire.trainer.config.overrides import Override, apply_values, read_overrides
 from gradwire.trainer.config.schema import Root
 from gradwire.trainer.config.signatures import REQUIRED
-from gradwire.trainer.config.sources import Origins, Sources
+from gradwire.trainer.config.sources import Origins, Sources, entangled
 from gradwire.trainer.config.tree import Tree, compose_tree
 
 
@@ -69,7 +69,11 @@ def find_sources(config_dir: str | Path | None, module: str) -> tuple[Sources, l
         return Sources(module), []
     if not Path(config_dir).is_dir():
         return Sources(module), [Mistake("", "--config-dir", f"there is no folder {config_dir}")]
-    return Sources(module, Path(config_dir)), []
+    sources = Sources(module, Path(config_dir))
+    knots = [(file.label, entangled(file.text)) for file in sources.files()]
+    if mistakes := [Mistake("", label, message) for label, message in knots if message]:
+        return Sources(module), mistakes
+    return sources, []
 
 
 def finished(tree: Tree, overrides: Sequence[Override], mistakes: list[Mistake]) -> Composed:

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
+
+_LARGEST = 20_000  # entries of a file, aliases written out; real ones have some hundreds
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,11 @@ class Sources:
         """All files, the user's first."""
         for label, folder in self._folders():
             for name in _names(folder, ""):
-                yield File(f"{label}/{name}", folder.joinpath(name).read_text(encoding="utf-8"))
+                yield File(f"{label}/{name}", folder.joinpath(name).read_bytes().decode("utf-8", errors="replace"))
+
+    def undecodable(self) -> str | None:
+        """The label of a file that is not UTF-8 text, if there is one."""
+        return next((file.label for file in self.files() if "\ufffd" in file.text), None)
 
     def is_group(self, name: str) -> bool:
         """Whether a config group of this name exists."""
@@ -140,9 +147,34 @@ class Origins:
         return self._places.get(key, "")
 
 
+def entangled(text: str) -> str | None:
+    """What is wrong with a YAML text's aliases: one contains itself, or they come to more than a machine can read."""
+    import yaml  # type: ignore[import-untyped]
+
+    if not re.search(r"[&*]\w", text):
+        return None
+    sizes: dict[int, int] = {}
+
+    def size(node: Any) -> int:
+        if id(node) not in sizes:
+            sizes[id(node)] = _LARGEST + 1  # found again below itself, it has no end
+            parts = node.value if isinstance(node, yaml.CollectionNode) else []
+            below = [part for pair in parts for part in (pair if isinstance(pair, tuple) else (pair,))]
+            sizes[id(node)] = 1 + sum(map(size, below))
+        return sizes[id(node)]
+
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError:  # told by whoever uses the file
+        return None
+    if root is None or size(root) <= _LARGEST:
+        return None
+    return f"its aliases contain themselves, or come to more than {_LARGEST:,} entries: write them out"
+
+
 def positions(text: str) -> Iterable[tuple[str, int, bool]]:
     """(dotted key, line, whether it is a section) of everything in a YAML text, sections before what is in them."""
-    import yaml  # type: ignore[import-untyped]
+    import yaml
 
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     return list(_positions(root, "")) if root is not None else []

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradwire.trainer.config.errors import Mistake
+from gradwire.trainer.config.fields import fields_of
 from gradwire.trainer.config.names import nearest
 from gradwire.trainer.config.overrides import Override
-from gradwire.trainer.config.sources import Origins, Sources
+from gradwire.trainer.config.schema import Root
+from gradwire.trainer.config.sources import File, Origins, Sources
 
 CONFIG = "config"  # the primary file of a config folder
 _HYDRA = "Hydra's own settings have no effect here: take the section out"
@@ -64,7 +66,7 @@ def _attempt(groups: Sequence[Override], sources: Sources) -> Tree | Mistake:
     from hydra.errors import HydraException
     from hydra.types import RunMode
     from omegaconf.errors import OmegaConfBaseException
-    from yaml import MarkedYAMLError  # type: ignore[import-untyped]
+    from yaml import MarkedYAMLError, YAMLError  # type: ignore[import-untyped]
 
     texts = [override.for_hydra for override in groups]
     try:
@@ -78,6 +80,11 @@ def _attempt(groups: Sequence[Override], sources: Sources) -> Tree | Mistake:
         return _tree(node, listed.defaults, sources)
     except MarkedYAMLError as error:
         return _yaml_mistake(error, sources)
+    except YAMLError as error:  # a character that YAML does not have; the file is not named
+        reason = " ".join(line.strip() for line in str(error).splitlines())
+        return Mistake("", groups[-1].place if groups else "", f"not valid YAML: {reason}")
+    except UnicodeDecodeError:
+        return Mistake("", sources.undecodable() or "", "not UTF-8 text: save the file as UTF-8")
     except (HydraException, OmegaConfBaseException, ValueError, OSError, TypeError) as error:
         return _hydra_mistake(error, groups, sources)
 
@@ -113,9 +120,25 @@ def _tree(node: Any, defaults: Sequence[Any], sources: Sources) -> Tree | Mistak
             continue
         if re.search(r"^hydra:", file.text, re.MULTILINE):
             return Mistake("hydra", file.label, _HYDRA)
+        if problem := _misplaced(file, default.package):
+            return problem
         origins.record_file(file, default.package)
         packages[default.override_key or default.config_path.rpartition("/")[0]] = default.package
     return Tree(node, origins, packages)
+
+
+def _misplaced(file: File, package: str) -> Mistake | None:
+    """What is wrong with a file that holds no keys, or whose keys would stand where the configuration has none."""
+    from yaml import MappingNode, SafeLoader, compose
+
+    root = compose(file.text, Loader=SafeLoader)
+    if root is not None and not isinstance(root, MappingNode):
+        kind = {"sequence": "a list", "scalar": "a text or number"}[root.id]
+        return Mistake("", f"{file.label}:{root.start_mark.line + 1}", f"expected KEY: VALUE lines, found {kind}")
+    if package and package.partition(".")[0] not in fields_of(Root):
+        message = f"its keys would stand under {package}, which has none: begin the file with `# @package _global_`"
+        return Mistake("", file.label, message)
+    return None
 
 
 def _yaml_mistake(error: Any, sources: Sources) -> Mistake:

@@ -10,7 +10,7 @@ from gradwire.trainer.data.order import Permutation, Shuffled
 from gradwire.trainer.data.pair import Pair
 from gradwire.trainer.data.parts import training_set, validation_set
 from gradwire.trainer.data.python_source import PythonSource
-from gradwire.trainer.data.stream import Ordered, Samples, SampleStream
+from gradwire.trainer.data.stream import Ordered, Samples, SampleStream, length_of
 from gradwire.trainer.data.text import Text
 from gradwire.trainer.data.token_file import TokenFile
 from gradwire.trainer.data.tokenize import tokenize
@@ -38,6 +38,7 @@ __all__ = [
     "TokenWindows",
     "Tokens",
     "UpdateBatch",
+    "length_of",
     "shares",
     "tokenize",
     "training_set",

@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from gradwire.trainer.data.batches import Batch
+from gradwire.trainer.data.errors import DataError
 from gradwire.trainer.data.order import Ordinals
 from gradwire.trainer.data.stream import SampleStream
 
@@ -18,14 +19,17 @@ class _ByOrdinals(Dataset[Batch]):
     def __init__(self, stream: SampleStream) -> None:
         self._stream = stream
 
-    def __getitem__(self, ordinals: Ordinals) -> Batch:
-        return self._stream.fetch(ordinals)
+    def __getitem__(self, ordinals: Ordinals) -> Batch | DataError:
+        try:
+            return self._stream.fetch(ordinals)
+        except DataError as error:  # raised where it is handed out, without this process's traceback
+            return DataError(str(error))
 
 
 class Workers:
     """Processes that read batches ahead (torch's data loader), handed out in the order asked for.
 
-    What a process raises is raised here, with the process's own traceback in the message.
+    What a process raises is raised here, with the process's own traceback in the message; a DataError as it is.
 
     Args:
         stream: The samples of the run.
@@ -50,7 +54,10 @@ class Workers:
         return self
 
     def __next__(self) -> Batch:
-        return next(self._iterator)
+        batch = next(self._iterator)
+        if isinstance(batch, DataError):
+            raise batch
+        return batch
 
     def end(self) -> None:
         """End the processes: in good order, and by force where one is stuck in the user's code."""
