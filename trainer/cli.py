@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gradwire.trainer.launch.streams import make_usable
+
 if TYPE_CHECKING:
     from gradwire.trainer.config import Composed, Valid
     from gradwire.trainer.launch.job import Job
@@ -39,6 +41,7 @@ Run = Annotated[
 
 def main() -> None:
     """Entry point of the console script."""
+    make_usable()
     app(prog_name="gradwire")
 
 

@@ -16,6 +16,7 @@ def capture(trainer: "Trainer") -> State:
     shared = {
         "model": trainer.model.state_dict(),
         "optimizer": named_state(trainer.model, trainer.optimizer),
+        "optimizer_kind": type(trainer.optimizer).__name__,
         "average": None if trainer.average is None else trainer.average.state_dict(),
         "scaler": trainer.precision.state_dict(),
         "clock": trainer.clock.to_dict(),
@@ -53,6 +54,12 @@ def put_back(trainer: "Trainer", state: State) -> None:
     """
     put_back_model(trainer, state)
     shared = state.shared
+    kind, saved = type(trainer.optimizer).__name__, shared.get("optimizer_kind")
+    if saved not in (None, kind):
+        raise StateMismatchError(
+            f"the snapshot is of a run with the optimizer {saved}, not {kind}: take {saved}, or begin another run from "
+            "its weights with model.init"
+        )
     load_named_state(trainer.model, trainer.optimizer, shared["optimizer"])
     trainer.precision.load_state_dict(shared["scaler"])
     trainer.stream.load_state_dict(shared["stream"])

@@ -148,7 +148,10 @@ class _Rank:
 
     def _record(self, code: int) -> None:
         if self._run_dir is not None and self._mode == "train" and run_directory.begun(self._run_dir):
-            run_directory.write_status(self._run_dir, run_directory.status_of(code), code)
+            try:
+                run_directory.write_status(self._run_dir, run_directory.status_of(code), code)
+            except OSError as error:  # a full disk does not change how the run went
+                _write(self._screens[1], f"{error.filename}: {error.strerror}")
 
     def _fail(self, failure: Failure) -> int:
         """Log the failure, tell the other ranks, leave it for the controller or show it if it is the first.

@@ -14,7 +14,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from gradwire.trainer.launch import run_directory
 from gradwire.trainer.launch.environment import Place
-from gradwire.trainer.launch.errors import PlacementError
+from gradwire.trainer.launch.errors import HostLostError, PlacementError
 from gradwire.trainer.launch.job import Job
 from gradwire.trainer.launch.signals import StopRequest
 from gradwire.trainer.launch.watchdog import Watchdog
@@ -63,10 +63,21 @@ class WorkerContext:
 
 
 def open_store(place: Place, timeout: datetime.timedelta) -> Store:
-    """Connect to the store of this run: the controller's, torchrun's, or one that rank 0 serves."""
+    """Connect to the store of this run: the controller's, torchrun's, or one that rank 0 serves.
+
+    Raises:
+        HostLostError: nobody answers there, or the port is somebody else's.
+    """
     url = f"tcp://{place.address}:{place.port}"
     store: Store
-    store, _, _ = next(rendezvous(url, place.rank, place.world_size, timeout=timeout))
+    try:
+        store, _, _ = next(rendezvous(url, place.rank, place.world_size, timeout=timeout))
+    except dist.DistNetworkError as error:
+        reason = str(error).splitlines()[0]
+        raise HostLostError(
+            f"The ranks cannot meet at {place.address}:{place.port} (MASTER_ADDR, MASTER_PORT): {reason} Choose a free "
+            "port of a host that all others reach."
+        ) from error
     return store
 
 

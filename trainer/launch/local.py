@@ -126,7 +126,10 @@ def _open(job: Job) -> Callable[[], None]:
 def _close(job: Job, run_dir: Path | None, code: int) -> None:
     if run_dir is None or job.mode != "train" or not run_directory.begun(run_dir):
         return
-    run_directory.write_status(run_dir, run_directory.status_of(code), code)
+    try:
+        run_directory.write_status(run_dir, run_directory.status_of(code), code)
+    except OSError as error:  # a full disk does not change how the run went
+        _say(f"{error.filename}: {error.strerror}")
     for line in run_directory.closing_lines(run_dir, code, job.store_url):
         _say(line)
 

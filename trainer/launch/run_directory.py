@@ -15,6 +15,7 @@ from gradwire.trainer.launch.errors import RunExistsError, RunInUseError, RunNot
 from gradwire.trainer.launch.exit_codes import ExitCode
 
 RUNS = Path("runs")
+_LABEL = 60  # characters of a run's name that its folder takes: four bytes each at most, and a file name has 255
 CONFIG, OVERRIDES, STATUS, LOCK = "config.yaml", "overrides.txt", "status.json", ".lock"
 
 
@@ -82,7 +83,7 @@ def _claim_named(directory: Path) -> Path:
 
 
 def _claim_dated(name: str) -> Path:
-    label = re.sub(r"[^\w.-]+", "-", name).strip("-") or "run"
+    label = re.sub(r"[^\w.-]+", "-", name).strip("-")[:_LABEL] or "run"
     base = f"{datetime.now():%Y-%m-%d-%H%M%S}-{label}"
     RUNS.mkdir(exist_ok=True)
     for attempt in range(1, 1000):
@@ -209,5 +210,9 @@ def _short(directory: Path) -> str:
 def _write(path: Path, text: str) -> None:
     """Replace a file in one step, so that a reader never sees half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
+    try:
+        temporary.write_text(text)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, f"Cannot be written ({error.strerror})", str(path)) from error
