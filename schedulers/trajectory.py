@@ -80,7 +80,12 @@ def trace(
         sizes.append(size)
         seen, done = seen + count * size, done + count
     if done > updates:  # the last update is only a part of one
-        seen -= round((done - updates) * sizes[-1])
+        cut = round((done - updates) * sizes[-1])
+        seen -= cut
+        if cut == sizes[-1] and seen:  # less than half a sample: none
+            done -= 1
+            if firsts[-1] == done:
+                starts.pop(), firsts.pop(), sizes.pop()
     return Trajectory(tuple(starts), tuple(firsts), tuple(sizes), seen if samples is None else min(seen, samples), done)
 
 

@@ -5,6 +5,7 @@ becomes the worker and calls `serve`.
 """
 
 import argparse
+import atexit
 import ctypes
 import faulthandler
 import logging
@@ -205,11 +206,11 @@ def _die_with(controller: int) -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process: in good order, or at once where threads and groups may wait for ranks that are gone."""
+    """End the process at once: threads and groups may wait for ranks that are gone, or abort on the way down."""
+    if code in (ExitCode.DONE, ExitCode.PREEMPTED):
+        atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    if code in (ExitCode.DONE, ExitCode.PREEMPTED):
-        sys.exit(code)
     os._exit(code)
 
 

@@ -69,6 +69,11 @@ def test_the_laws_of_a_plan(plan: Plan) -> None:
         assert plan.to_samples(Duration(clock.updates, "updates")) == clock.samples
 
 
+def test_a_part_of_an_update_without_a_sample_is_no_update() -> None:
+    plan = Plan(lr=1e-3 * Warmup("0 samples").then(LinearDecay()), batch=1, run_length="1.25 updates")
+    assert (plan.total_samples, plan.total_updates, len(list(plan.updates()))) == (1, 1, 1)
+
+
 @settings(deadline=None, max_examples=100)
 @given(st.integers(1, 150), st.integers(1, 8), st.data())
 def test_a_run_in_updates_has_so_many(updates: int, granule: int, data: st.DataObject) -> None:

@@ -48,7 +48,7 @@ class HuggingFace:
         data_files: str | list[str] | None = None,
         split: str = "train",
         validation_split: str | None = None,
-        context: Annotated[int, Range(ge=1)] = 256,
+        context: Annotated[int, Range(ge=1)] = 128,
         text: str = "text",
         tokenizer: str = BYTES,
         validation_fraction: Annotated[float, Range(ge=0, lt=1)] = 0.05,

@@ -51,7 +51,7 @@ class HuggingFaceStream:
         split: str = "train",
         validation_split: str | None = None,
         validation_samples: Annotated[int, Range(ge=1)] = 1000,
-        context: Annotated[int, Range(ge=1)] = 256,
+        context: Annotated[int, Range(ge=1)] = 128,
         text: str = "text",
         tokenizer: str = BYTES,
         shuffle: Annotated[int, Range(ge=1)] = 1000,

@@ -38,7 +38,7 @@ class PythonSource:
 
     def __init__(
         self,
-        context: Annotated[int, Range(ge=1)] = 256,
+        context: Annotated[int, Range(ge=1)] = 128,
         validation_fraction: Annotated[float, Range(ge=0, lt=1)] = 0.05,
     ) -> None:
         self.context = check_context(context)

@@ -36,7 +36,7 @@ class Text:
         self,
         paths: str | list[str],
         validation_paths: str | list[str] | None = None,
-        context: Annotated[int, Range(ge=1)] = 256,
+        context: Annotated[int, Range(ge=1)] = 128,
         tokenizer: str = BYTES,
         validation_fraction: Annotated[float, Range(ge=0, lt=1)] = 0.05,
     ) -> None:

@@ -36,7 +36,7 @@ class Tokens:
         self,
         path: str,
         validation_path: str | None = None,
-        context: Annotated[int, Range(ge=1)] = 256,
+        context: Annotated[int, Range(ge=1)] = 128,
         dtype: Width | None = None,
         vocabulary: Annotated[int, Range(ge=1)] | None = None,
         tokenizer: str | None = None,

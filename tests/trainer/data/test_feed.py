@@ -172,7 +172,8 @@ def test_closing_the_feed_ends_its_workers() -> None:
     workers = psutil.Process().children()
     assert len(workers) >= 2
     running.close()
-    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in workers)
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert alive == []
 
 
 def test_workers_outlive_a_signal_that_asks_the_run_to_stop() -> None:

@@ -35,7 +35,7 @@ class TestPythonSource:
     def test_is_made_once(self, cache: Path) -> None:
         PythonSource().train  # noqa: B018
         made = {path: path.stat().st_mtime_ns for path in cache.glob("*.bin")}
-        assert torch.equal(PythonSource().train[5]["labels"], PythonSource(256).train[5]["labels"])
+        assert torch.equal(PythonSource().train[5]["labels"], PythonSource(128).train[5]["labels"])
         assert made == {path: path.stat().st_mtime_ns for path in cache.glob("*.bin")}
         assert len(made) == 1  # validation is made when it is asked for
 
@@ -135,7 +135,7 @@ class TestText:
 
     def test_text_shorter_than_a_sample_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_text("short")
-        with pytest.raises(DataError, match="holds 5 tokens, fewer than the 257"):
+        with pytest.raises(DataError, match="holds 5 tokens, fewer than the 129"):
             Text(str(tmp_path / "a.txt"), validation_fraction=0).train  # noqa: B018
 
     def test_empty_file_is_refused_at_once(self, tmp_path: Path) -> None:
@@ -199,4 +199,4 @@ def test_yaml_builds_its_source_with_the_classs_own_defaults(name: str, tmp_path
     )
     plain = {key: value for key, value in vars(source).items() if isinstance(value, int | float | str | type(None))}
     assert plain == {key: vars(bare)[key] for key in plain}
-    assert source.context == (1 if name in ("digits", "hf_rows") else 256)
+    assert source.context == (1 if name in ("digits", "hf_rows") else 128)
