@@ -216,7 +216,7 @@ class TestBadFiles:
 
     def test_shorter_than_a_sample(self, tmp_path: Path) -> None:
         path = array_file(tmp_path, np.zeros(256, np.uint8))
-        with pytest.raises(DataError, match="256 tokens, fewer than the 129 that one sample of context 256 takes"):
+        with pytest.raises(DataError, match="256 tokens, fewer than the 257 that one sample of context 256 takes"):
             Tokens(str(path), dtype="uint8", validation_fraction=0)
 
     def test_validation_shorter_than_a_sample(self, tmp_path: Path) -> None:
