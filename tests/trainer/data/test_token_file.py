@@ -217,7 +217,7 @@ class TestBadFiles:
     def test_shorter_than_a_sample(self, tmp_path: Path) -> None:
         path = array_file(tmp_path, np.zeros(256, np.uint8))
         with pytest.raises(DataError, match="256 tokens, fewer than the 257 that one sample of context 256 takes"):
-            Tokens(str(path), dtype="uint8", validation_fraction=0)
+            Tokens(str(path), context=256, dtype="uint8", validation_fraction=0)
 
     def test_validation_shorter_than_a_sample(self, tmp_path: Path) -> None:
         path = array_file(tmp_path, np.zeros(1000, np.uint8))
