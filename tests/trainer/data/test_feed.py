@@ -2,6 +2,7 @@ import itertools
 import logging
 import os
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,13 @@ class Sizes:
 
 def feed(dataset: Any, sizes: tuple[int, ...], clock: Clock | None = None, **arguments: Any) -> Feed:
     return Feed(SampleStream(dataset, seed=5), Sizes(sizes), clock or Clock(), **arguments)
+
+
+def started_by(updates: Iterator[UpdateBatch]) -> list[psutil.Process]:
+    """The worker processes that the first update of a feed starts; feeds of other tests may still have theirs."""
+    before = {process.pid for process in psutil.Process().children()}
+    next(updates)
+    return [process for process in psutil.Process().children() if process.pid not in before]
 
 
 def seen(updates: list[UpdateBatch], key: str = "index") -> list[Any]:
@@ -168,9 +176,8 @@ def test_error_in_this_process_names_the_sample() -> None:
 
 def test_closing_the_feed_ends_its_workers() -> None:
     running = feed(Numbers(100), (4,) * 100, micro=2, workers=2)
-    next(iter(running))
-    workers = psutil.Process().children()
-    assert len(workers) >= 2
+    workers = started_by(iter(running))
+    assert len(workers) == 2
     running.close()
     _, alive = psutil.wait_procs(workers, timeout=20)
     assert alive == []
@@ -179,8 +186,7 @@ def test_closing_the_feed_ends_its_workers() -> None:
 def test_workers_outlive_a_signal_that_asks_the_run_to_stop() -> None:
     running = feed(Numbers(400), (4,) * 100, micro=2, workers=2)
     updates = iter(running)
-    next(updates)
-    for child in psutil.Process().children():
+    for child in started_by(updates):
         os.kill(child.pid, signal.SIGTERM)
         os.kill(child.pid, signal.SIGINT)
     assert len(list(updates)) == 99
