@@ -4,12 +4,14 @@
 
 Each case trains twice from the command line: once undisturbed, and once killed (SIGKILL to every process, or SIGTERM to
 the controller) at a random update and resumed. Model, optimizer, moving average and every logged loss must be equal to
-the last bit. A third kind of case resumes on another number of ranks and compares samples and losses.
+the last bit. Further cases resume on another number of ranks: there the same samples must be seen in the same updates,
+and in fp32, without dropout and batch norm, every loss must agree to 1e-5.
 """
 
 import argparse
 import itertools
 import json
+import math
 import os
 import random
 import shutil
@@ -29,6 +31,8 @@ from gradwire.checkpoint import Checkpointer
 
 GRADWIRE = [str(Path(sys.executable).parent / "gradwire")]
 UPDATES = 24
+MOVED_UPDATES = 50
+TOLERANCE = 1e-5  # relative, of the losses of a run on another number of ranks
 MODELS = {
     "decoder": [
         "model=decoder_1m",
@@ -80,6 +84,21 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.model} {self.precision} ranks={self.ranks} accumulation={self.accumulation} {self.how}"
+
+
+@dataclass(frozen=True)
+class Move:
+    """A run that goes on with another number of ranks than it began with."""
+
+    before: int
+    after: int
+
+    def overrides(self) -> list[str]:
+        plain = Case("decoder", "fp32", self.before, 1, "SIGTERM").overrides()
+        return [*plain, "model.dropout=0.0", f"run.length={MOVED_UPDATES} updates"]
+
+    def __str__(self) -> str:
+        return f"decoder fp32 ranks={self.before} then ranks={self.after}"
 
 
 def environment() -> dict[str, str]:
@@ -164,6 +183,18 @@ def losses(folder: Path) -> dict[tuple[int, str], float]:
     }
 
 
+def disagreements(left: Path, right: Path) -> list[str]:
+    """What two runs logged differently: losses by more than rounding, everything else at all."""
+    ours, theirs = losses(left), losses(right)
+    found = [f"{key} only once" for key in sorted(ours.keys() ^ theirs.keys())]
+    for (update, name), value in ours.items():
+        other = theirs.get((update, name), value)
+        tolerance = 0.0 if name in ("samples", "lr", "batch_size") else TOLERANCE
+        if not math.isclose(value, other, rel_tol=tolerance):
+            found.append(f"update {update}: {name} {value!r} against {other!r}")
+    return found
+
+
 class Campaign:
     """Runs cases; undisturbed runs are kept, since several cases compare with the same one."""
 
@@ -172,7 +203,7 @@ class Campaign:
         self.random = random.Random(seed)
         self._undisturbed: dict[str, Path] = {}
 
-    def undisturbed(self, case: Case) -> Path:
+    def undisturbed(self, case: Case | Move) -> Path:
         key = " ".join(case.overrides())
         if key not in self._undisturbed:
             folder = self.folder / f"undisturbed-{len(self._undisturbed)}"
@@ -192,12 +223,22 @@ class Campaign:
         shutil.rmtree(folder.parent)
         return update, found
 
+    def move(self, case: Move) -> tuple[int, list[str]]:
+        """The update at which the run moved to another number of ranks, and what it logged differently since."""
+        reference = self.undisturbed(case)
+        folder = Path(tempfile.mkdtemp(dir=self.folder)) / "run"
+        update = self.random.randrange(6, MOVED_UPDATES // 2)
+        interrupt(train(folder, case.overrides()), folder, update, "SIGTERM")
+        resume(folder, f"launch.processes={case.after}", f"batch.micro={-(-24 // case.after)}")
+        found = disagreements(reference, folder)
+        shutil.rmtree(folder.parent)
+        return update, found
 
-def all_cases() -> list[Case]:
-    return [
-        Case(*choice)
-        for choice in itertools.product(MODELS, ("fp32", "bf16"), (1, 2, 4), (1, 3), ("SIGKILL", "SIGTERM"))
-    ]
+
+def all_cases() -> list[Case | Move]:
+    choices = itertools.product(MODELS, ("fp32", "bf16"), (1, 2, 4), (1, 3), ("SIGKILL", "SIGTERM"))
+    moves = [Move(1, 3), Move(2, 1), Move(2, 4), Move(3, 2), Move(4, 1)]
+    return [*(Case(*choice) for choice in choices), *moves]
 
 
 def main() -> None:
@@ -212,14 +253,15 @@ def main() -> None:
         for case in all_cases():
             if arguments.only not in str(case):
                 continue
-            update, found = campaign.run(case)
-            results.append({"case": str(case), "update": update, "differences": found})
-            print(
-                f"{'same bits' if not found else 'DIFFERENT':10} {case}, interrupted at {update} {found[:3]}",
-                flush=True,
-            )
+            moved = isinstance(case, Move)
+            update, found = campaign.move(case) if isinstance(case, Move) else campaign.run(case)
+            results.append({"case": str(case), "moved": moved, "update": update, "differences": found})
+            verdict = "DIFFERENT" if found else f"to {TOLERANCE}" if moved else "same bits"
+            print(f"{verdict:10} {case}, interrupted at {update} {found[:3]}", flush=True)
+    for moved, claim in ((False, "ended in the bits of"), (True, f"agreed to {TOLERANCE} with")):
+        verdicts = [not result["differences"] for result in results if result["moved"] == moved]
+        print(f"{sum(verdicts)} of {len(verdicts)} interrupted runs {claim} the undisturbed run")
     equal = sum(not result["differences"] for result in results)
-    print(f"{equal} of {len(results)} interrupted runs ended in the bits of the undisturbed run")
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
     sys.exit(equal != len(results))

@@ -1,5 +1,6 @@
 """A sample of benchmarks/exact_resume.py: real runs, killed and resumed, end in the bits of undisturbed ones."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,12 +8,13 @@ import pytest
 from benchmarks.exact_resume import (
     Campaign,
     Case,
+    Move,
     differences,
+    disagreements,
     final_state,
     finish,
     interrupt,
     lines,
-    losses,
     resume,
     train,
 )
@@ -34,18 +36,19 @@ def test_an_interrupted_run_ends_in_the_same_bits(case: Case, tmp_path: Path) ->
 
 
 def test_a_run_resumed_on_more_ranks_sees_the_same_samples_and_losses(tmp_path: Path) -> None:
-    case = Case("decoder", "fp32", 1, 1, "SIGTERM")
-    plain = [*case.overrides(), "model.dropout=0.0"]
-    finish(train(tmp_path / "one", plain))
-    interrupt(train(tmp_path / "moved", plain), tmp_path / "moved", 8, "SIGTERM")
-    resume(tmp_path / "moved", "launch.processes=3", "batch.micro=8")
-    one, moved = losses(tmp_path / "one"), losses(tmp_path / "moved")
-    assert one.keys() == moved.keys()
-    for (update, name), value in one.items():
-        if name in ("samples", "lr", "batch_size"):
-            assert moved[update, name] == value
-        else:
-            assert moved[update, name] == pytest.approx(value, rel=1e-5)
+    _, found = Campaign(tmp_path, seed=0).move(Move(1, 3))
+    assert found == []
+
+
+def test_the_comparison_sees_another_loss_and_another_sample(tmp_path: Path) -> None:
+    lines = [{"update": 1, "samples": 24, "train/loss": 5.0}, {"update": 2, "samples": 48, "train/loss": 4.0}]
+    for name, changed in (("same", {}), ("loss", {"train/loss": 4.0001}), ("sample", {"samples": 49})):
+        (tmp_path / name).mkdir()
+        written = [lines[0], lines[1] | changed]
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in written))
+    assert disagreements(tmp_path / "same", tmp_path / "same") == []
+    assert len(disagreements(tmp_path / "same", tmp_path / "loss")) == 1
+    assert len(disagreements(tmp_path / "same", tmp_path / "sample")) == 1
 
 
 def test_overtaken_lines_move_aside_and_no_update_is_logged_twice(tmp_path: Path) -> None:
