@@ -288,7 +288,9 @@ class Trainer:
             StateMismatchError: the state is of another model, optimizer or set of callbacks.
         """
         put_back(self, state)
-        self._restored_update = self._saved_update = self.clock.updates
+        self._restored_update = self.clock.updates
+        owing = self.pending is not None  # an evaluation: once it is made up for, this update is saved again
+        self._saved_update = -1 if owing else self.clock.updates
 
     def restore_model(self, state: State) -> None:
         """Take a saved model, its moving average and the clock, to evaluate them; the data may be other data.

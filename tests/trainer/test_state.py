@@ -1,15 +1,24 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from gradwire.checkpoint import Checkpointer
 from gradwire.comm import AllReduce
 from gradwire.schedulers import Duration, Plan
 from gradwire.trainer import Settings, Trainer
 from gradwire.trainer.data import DataError
 from gradwire.trainer.strategies import DataParallel
 from tests.ranks import run_ranks
+
+
+class WithValidation:
+    """A source that is evaluated on as well."""
+
+    def __init__(self) -> None:
+        self.train = self.validation = Points()
 
 
 class Points(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
@@ -55,3 +64,37 @@ def test_a_model_is_evaluated_on_other_data_than_the_stream_it_was_trained_on() 
     assert evaluated.clock.updates == 3
     for mine, theirs in zip(evaluated.model.parameters(), trained.model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+def _evaluated(folder: Path, stop_in: str | None) -> tuple[Trainer, Checkpointer]:
+    """A trainer that evaluates at its end, and is asked to stop in its first phase of that name after the updates."""
+    phases: list[str] = []
+    checkpointer = Checkpointer(str(folder))
+    model = nn.Linear(3, 3)
+    trainer = Trainer(
+        model,
+        WithValidation(),
+        torch.optim.SGD(model.parameters()),
+        Plan(lr=0.1, batch=8, run_length="3 updates"),
+        loss=_loss,
+        settings=Settings(evaluate_every=Duration.parse("3 updates")),
+        checkpointer=checkpointer,
+        stop_requested=lambda: trainer.clock.updates == 3 and phases[-1] == stop_in,
+        beat=lambda phase, update: phases.append(phase),
+    )
+    return trainer, checkpointer
+
+
+def test_an_evaluation_that_was_interrupted_at_the_end_is_made_up_for_and_saved(tmp_path: Path) -> None:
+    asked, store = _evaluated(tmp_path, "evaluation")
+    assert asked.fit().status == "preempted"
+    owing, commit = store.restore("latest")
+    assert owing.shared["pending"]["update"] == 3
+    assert "eval/loss" not in commit.metrics
+    resumed, store = _evaluated(tmp_path, None)
+    resumed.restore(owing)
+    result = resumed.fit()
+    assert result.status == "done"
+    complete, commit = store.restore("latest")
+    assert complete.shared["pending"] is None
+    assert commit.metrics["eval/loss"] == result.record["eval/loss"]
