@@ -102,6 +102,16 @@ class Plan:
         """The largest global batch of the run, in samples."""
         return self._sizes.trajectory.largest
 
+    @property
+    def smallest_batch(self) -> int:
+        """The smallest global batch of the run, in samples; often the last, which takes what remains."""
+        return self._sizes.trajectory.smallest
+
+    @property
+    def peak_lr(self) -> float:
+        """The learning rate that the plan was given, before its schedule and its scaling rule."""
+        return max(self._lr.peaks())
+
     def at(self, clock: Clock) -> Step:
         """What the update at this clock does; past the end of the run, a batch of 0 and the values that it ends on."""
         start = min(clock.samples, self.total_samples)

@@ -34,6 +34,12 @@ class Trajectory:
         """The largest batch that occurs."""
         return max(min(size, self.samples - start) for size, start in zip(self.sizes, self.starts, strict=True))
 
+    @property
+    def smallest(self) -> int:
+        """The smallest batch that occurs; a run's end may cut the last one."""
+        last = (self.samples - self.starts[-1]) % self.sizes[-1] or self.sizes[-1]
+        return min(*self.sizes[:-1], last) if len(self.sizes) > 1 else last
+
     def samples_after(self, updates: float) -> int:
         """Samples seen after so many updates, a part of an update rounded to whole samples.
 
