@@ -25,10 +25,19 @@ class Schedule(ABC):
     """
 
     length: Duration | str | None = None
+    measures: bool = False  # whether it reads measured noise scales (`Horizon.noise`)
 
     @abstractmethod
     def value(self, at: Progress) -> float:
         """The factor for one update. At and after the end of the piece it is what the schedule ends on."""
+
+    def decay(self, at: Progress) -> float:
+        """What a learning rate has come down to from its peak, 0 to 1: 1.0 while it rises or stays.
+
+        Rules that trade decay for batch size read it (Seesaw, Smith). It is the value itself unless overridden, as
+        every schedule that rises must.
+        """
+        return self.value(at)
 
     def monotone_until(self, at: Progress) -> float:
         """Up to which sample of the piece (exclusive) the value only rises or only falls, seen from `at.start`.
@@ -151,9 +160,13 @@ class Times(Schedule):
         if not math.isfinite(self.number) or self.number < 0:
             raise ScheduleError(f"a schedule is multiplied with its peak, a number from 0 on; found {self.number!r}")
         object.__setattr__(self, "length", self.schedule.length)
+        object.__setattr__(self, "measures", self.schedule.measures)
 
     def value(self, at: Progress) -> float:
         return self.number * self.schedule.value(at.times(self.number))
+
+    def decay(self, at: Progress) -> float:
+        return self.schedule.decay(at.times(self.number))
 
     def monotone_until(self, at: Progress) -> float:
         return self.schedule.monotone_until(at.times(self.number))
@@ -195,10 +208,20 @@ class Joined(Schedule):
                 "write 3e-4 * Warmup('10%').then(Cosine()), or multiply both"
             )
         object.__setattr__(self, "cut", Duration.parse(self.first.length))
+        object.__setattr__(self, "measures", self.first.measures or self.following.measures)
 
     def value(self, at: Progress) -> float:
         schedule, piece, _ = self._piece(at)
         return schedule.value(piece)
+
+    def decay(self, at: Progress) -> float:
+        """As in the piece that governs the update; a piece with a lower peak than those before it starts from there."""
+        schedule, piece, _ = self._piece(at)
+        if schedule is self.first:
+            return schedule.decay(piece)
+        highest = max(self.peaks(), default=1.0)
+        start = max(self.following.peaks(), default=1.0) / highest if highest else 1.0
+        return start * schedule.decay(piece)
 
     def monotone_until(self, at: Progress) -> float:
         schedule, piece, last = self._piece(at)
