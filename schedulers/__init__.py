@@ -1,4 +1,10 @@
-"""Batch size and learning rate as one plan: pure functions of how far a run has come."""
+"""Batch size and learning rate as one plan: pure functions of how far a run has come.
+
+The adapters for torch are imported when they are first used: everything else does without torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from gradwire.schedulers import batch, lr, scaling
 from gradwire.schedulers.clock import Clock
@@ -7,6 +13,9 @@ from gradwire.schedulers.errors import ClockError, DurationError, PlanError, Sch
 from gradwire.schedulers.horizon import Horizon, Progress
 from gradwire.schedulers.plan import Plan, Step
 from gradwire.schedulers.schedule import Constant, Joined, Schedule, Times
+
+if TYPE_CHECKING:
+    from gradwire.schedulers.adapters import PlannedBatches, torch_scheduler
 
 __all__ = [
     "Clock",
@@ -18,6 +27,7 @@ __all__ = [
     "Joined",
     "Plan",
     "PlanError",
+    "PlannedBatches",
     "Progress",
     "Schedule",
     "ScheduleError",
@@ -27,4 +37,11 @@ __all__ = [
     "batch",
     "lr",
     "scaling",
+    "torch_scheduler",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("PlannedBatches", "torch_scheduler"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.adapters"), name)
