@@ -31,6 +31,8 @@ Overrides = Annotated[
     typer.Argument(metavar="[OVERRIDES]", help="Hydra's grammar: key=value, group=option, +new=value, ~key."),
 ]
 ConfigDir = Annotated[Path | None, typer.Option(help="A folder of your own YAML, searched before gradwire's.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers to this file too.")]
+PngFile = Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Draw a picture (needs gradwire[plot]).")]
 Run = Annotated[
     str,
     typer.Argument(
@@ -70,6 +72,28 @@ def config(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
         from gradwire.trainer.config import compose, describe
 
         typer.echo(describe(_checked(compose(overrides or [], config_dir))), nl=False)
+
+
+@app.command()
+def plan(
+    overrides: Overrides = None, config_dir: ConfigDir = None, json_file: JsonFile = None, png_file: PngFile = None
+) -> None:
+    """Print batch size and learning rate over the run, and its updates, without training."""
+    with _friendly():
+        from gradwire.trainer import plan_table, plots
+        from gradwire.trainer.config import compose
+
+        if png_file is not None:
+            plots.check_available()
+        valid = _checked(compose(overrides or [], config_dir))
+        planned = plan_table.planned(valid.config, valid.allow_targets)
+        totals = plan_table.totals(valid.config, planned)
+        constants = plan_table.compared(valid.config, planned)
+        typer.echo(plan_table.to_text(planned, totals, constants), nl=False)
+        if json_file is not None:
+            plan_table.write_json(json_file, planned, totals, constants)
+        if png_file is not None:
+            plots.save_plan(png_file, planned.points, totals.samples)
 
 
 @app.command()

@@ -21,3 +21,13 @@ class StateMismatchError(TrainerError):
 
 class UnsupportedPrecisionError(TrainerError):
     """The device cannot compute in the precision asked for."""
+
+
+class MissingPackageError(TrainerError):
+    """What was asked for needs a package that is not installed."""
+
+    exit_code = 2
+
+
+class NoiseError(TrainerError):
+    """The gradient noise scale cannot be measured on what was given."""
