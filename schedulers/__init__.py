@@ -6,11 +6,12 @@ The adapters for torch are imported when they are first used: everything else do
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from gradwire.schedulers import batch, lr, scaling
+from gradwire.schedulers import adascale, batch, coupling, lr, measured, scaling
 from gradwire.schedulers.clock import Clock
+from gradwire.schedulers.coupling import Coupled, Coupling
 from gradwire.schedulers.duration import Duration
 from gradwire.schedulers.errors import ClockError, DurationError, PlanError, ScheduleError, SchedulerError
-from gradwire.schedulers.horizon import Horizon, Progress
+from gradwire.schedulers.horizon import Horizon, Measured, Progress
 from gradwire.schedulers.plan import Plan, Step
 from gradwire.schedulers.schedule import Constant, Joined, Schedule, Times
 
@@ -21,10 +22,13 @@ __all__ = [
     "Clock",
     "ClockError",
     "Constant",
+    "Coupled",
+    "Coupling",
     "Duration",
     "DurationError",
     "Horizon",
     "Joined",
+    "Measured",
     "Plan",
     "PlanError",
     "PlannedBatches",
@@ -34,8 +38,11 @@ __all__ = [
     "SchedulerError",
     "Step",
     "Times",
+    "adascale",
     "batch",
+    "coupling",
     "lr",
+    "measured",
     "scaling",
     "torch_scheduler",
 ]

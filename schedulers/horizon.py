@@ -8,6 +8,19 @@ from gradwire.schedulers.trajectory import Trajectory
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A gradient noise scale that was measured during the run and changed its plan.
+
+    Args:
+        samples: Samples of the run after which it holds.
+        noise_scale: Critical batch size in samples (arXiv 1812.06162), above 0.
+    """
+
+    samples: int
+    noise_scale: float
+
+
+@dataclass(frozen=True)
 class Horizon:
     """The facts of a run by which durations turn into samples.
 
@@ -17,6 +30,7 @@ class Horizon:
         context: Tokens of one sample.
         epoch_samples: Samples of one epoch; None where that is not known (streams).
         trajectory: Batch sizes over the run; None while they are being found.
+        noise: What was measured so far, oldest first.
     """
 
     total: int
@@ -24,6 +38,7 @@ class Horizon:
     context: int = 1
     epoch_samples: int | None = None
     trajectory: Trajectory | None = None
+    noise: tuple[Measured, ...] = ()
 
     def to_samples(self, duration: Duration | str, since: int = 0) -> int:
         """A duration in samples, rounded to whole ones, when it starts after `since` samples of the run.
@@ -65,7 +80,8 @@ class Horizon:
         if self.trajectory is None:
             raise PlanError(
                 f"'{duration}' cannot be used inside a batch-size schedule, which decides how long an update is, "
-                "other than as its `length`: write samples, tokens, epochs or %"
+                "other than as its `length`, nor in a learning rate that the batch size follows: write samples, "
+                "tokens, epochs or %"
             )
         return self.trajectory.samples_after(self.trajectory.updates_after(since) + duration.amount) - since
 

@@ -1,15 +1,17 @@
 """The plan of a run: batch size and optimizer settings as functions of the clock."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from gradwire.schedulers.clock import Clock
+from gradwire.schedulers.coupling import Coupled
 from gradwire.schedulers.duration import Duration
 from gradwire.schedulers.errors import PlanError
-from gradwire.schedulers.horizon import Horizon, Progress
+from gradwire.schedulers.horizon import Horizon, Measured, Progress
 from gradwire.schedulers.scaling import Betas, NoScaling, Scaling
 from gradwire.schedulers.schedule import Constant, Schedule
-from gradwire.schedulers.sizes import follow
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class Plan:
 
     Args:
         lr: Peak learning rate, or one multiplied with a schedule: `3e-4 * Warmup("10%").then(Cosine())`.
-        batch: Global batch in samples, or one multiplied with a schedule: `256 * LinearWarmup("5%")`.
+        batch: Global batch in samples, or one multiplied with a schedule, `256 * LinearWarmup("5%")`, or with a
+            coupling, which plans the learning rate as well: `256 * Seesaw(start=32)`.
         scaling: How the learning rate follows the batch size.
         run_length: Length of the run: samples, tokens, updates or epochs. A part of a sample is rounded.
         granule: Batches are multiples of so many samples.
@@ -46,6 +49,12 @@ class Plan:
         epoch_samples: Samples of one epoch; None where that is not known.
         betas: Adam's betas, for rules that scale them.
         eps: Adam's epsilon, for rules that scale it.
+        noise: What a run has measured and decided so far, for rules that measure; see `decide`.
+
+    Attributes:
+        measures: Whether the plan depends on what is measured during the run.
+        noise: The log of measurements.
+        peak_lr: The learning rate that the plan was given, before its schedule and its scaling rule.
 
     Raises:
         DurationError: a text that is not a duration.
@@ -56,7 +65,7 @@ class Plan:
         self,
         *,
         lr: float | Schedule,
-        batch: int | Schedule,
+        batch: int | Schedule | Coupled,
         run_length: Duration | str,
         scaling: Scaling = NoScaling(),  # noqa: B008 - frozen
         granule: int = 1,
@@ -64,28 +73,68 @@ class Plan:
         epoch_samples: int | None = None,
         betas: Betas | None = None,
         eps: float | None = None,
+        noise: Sequence[Measured] = (),
     ) -> None:
         for name, count in (("granule", granule), ("context", context), ("epoch_samples", epoch_samples)):
             if count is not None and count < 1:
                 raise PlanError(f"{name} is a number from 1 on; found {count!r}")
-        batch = batch if isinstance(batch, Schedule) else batch * Constant()
         lr = lr if isinstance(lr, Schedule) else lr * Constant()
-        full = _full_batch(batch, granule)
-        self._sizes = follow(batch, Duration.parse(run_length), Horizon(0, granule, context, epoch_samples))
-        self._horizon = Horizon(self._sizes.trajectory.samples, granule, context, epoch_samples, self._sizes.trajectory)
-        self._scaling = scaling.with_reference(full)
-        self._lr = self._scaling.wrap(lr)
-        self._betas, self._eps = betas, eps
-        self._check(batch, lr)
-
-    def _check(self, batch: Schedule, lr: Schedule) -> None:
-        """Refuse at once what would only show in the middle of the run."""
         if not lr.peaks():
             raise PlanError("the learning-rate schedule has no peak: multiply it, as in 3e-4 * Warmup('10%')")
+        self._given: dict[str, Any] = {
+            "lr": lr,
+            "batch": batch,
+            "run_length": run_length,
+            "scaling": scaling,
+            "granule": granule,
+            "context": context,
+            "epoch_samples": epoch_samples,
+            "betas": betas,
+            "eps": eps,
+        }
+        self.noise = tuple(noise)
+        self.peak_lr = max(lr.peaks())
+        sizes, lr = _split(batch, lr, scaling)
+        full = _full_batch(sizes, granule)
+        self.measures = sizes.measures or scaling.measures
+        self._most = full if sizes.measures else None
+        self._scaling = scaling.with_reference(full)
+        self._betas, self._eps = betas, eps
+        length = _length(run_length, sizes)
+        horizon = Horizon(0, granule, context, epoch_samples, noise=self.noise)
+        self._sizes, self._lr = self._scaling.follow(sizes, length, horizon, lr)
+        trajectory = self._sizes.trajectory
+        self._horizon = replace(horizon, total=trajectory.samples, trajectory=trajectory)
+        self._check(sizes, batch)
+
+    def _check(self, sizes: Schedule, batch: int | Schedule | Coupled) -> None:
+        """Refuse at once what would only show in the middle of the run."""
         begin = Progress(0, 0, self.total_samples, self._horizon)
-        batch.check(begin)
-        lr.check(begin)
-        self._scaling.apply(max(lr.peaks()), self.largest_batch, self._betas, self._eps)
+        sizes.check(begin)
+        self._lr.check(begin)
+        if isinstance(batch, Coupled):
+            batch.check_reached(self.largest_batch)
+        self._scaling.apply(self.peak_lr, self.largest_batch, self._betas, self._eps)
+
+    def decide(self, clock: Clock, noise_scale: float) -> "Plan | None":
+        """What a noise scale that was measured up to a clock changes: the plan from there on, or None for nothing.
+
+        A change of the learning rate below 1 % is none.
+
+        Args:
+            clock: The samples seen so far.
+            noise_scale: Critical batch size in samples, above 0.
+        """
+        if not self.measures or not 0 < noise_scale < math.inf or self.finished(clock):
+            return None
+        other = self.measured([*self.noise, Measured(clock.samples, noise_scale)])
+        now, then = self.at(clock), other.at(clock)
+        same = now.batch_size == then.batch_size and math.isclose(now.lr, then.lr, rel_tol=0.01)
+        return None if same else other
+
+    def measured(self, noise: Sequence[Measured]) -> "Plan":
+        """The same plan with another log of measurements."""
+        return Plan(**self._given, noise=noise)
 
     @property
     def total_samples(self) -> int:
@@ -99,18 +148,13 @@ class Plan:
 
     @property
     def largest_batch(self) -> int:
-        """The largest global batch of the run, in samples."""
-        return self._sizes.trajectory.largest
+        """The largest global batch of the run, in samples; where sizes are measured, the largest possible."""
+        return self._most or self._sizes.trajectory.largest
 
     @property
     def smallest_batch(self) -> int:
         """The smallest global batch of the run, in samples; often the last, which takes what remains."""
         return self._sizes.trajectory.smallest
-
-    @property
-    def peak_lr(self) -> float:
-        """The learning rate that the plan was given, before its schedule and its scaling rule."""
-        return max(self._lr.peaks())
 
     def at(self, clock: Clock) -> Step:
         """What the update at this clock does; past the end of the run, a batch of 0 and the values that it ends on."""
@@ -124,6 +168,11 @@ class Plan:
     def finished(self, clock: Clock) -> bool:
         """Whether the run is over."""
         return clock.samples >= self.total_samples
+
+    def after(self, clock: Clock) -> Clock:
+        """The clock after the update at this one; the same clock once the run is over."""
+        size = self.at(clock).batch_size
+        return clock.advance(size, size * self._horizon.context) if size else clock
 
     def to_samples(self, duration: Duration | str) -> int:
         """A duration from the start of the run, in samples rounded to whole ones.
@@ -139,6 +188,29 @@ class Plan:
             step = self.at(clock)
             yield clock, step
             clock = clock.advance(step.batch_size, step.batch_size * self._horizon.context)
+
+
+def _split(batch: int | Schedule | Coupled, lr: Schedule, scaling: Scaling) -> tuple[Schedule, Schedule]:
+    """The batch-size schedule and the learning-rate schedule."""
+    if isinstance(batch, Coupled):
+        if not isinstance(scaling, NoScaling):
+            name = type(batch.coupling).__name__
+            raise PlanError(
+                f"{name} plans the learning rate together with the batch size, and {type(scaling).__name__} would "
+                "change it once more: take one of the two (scaling: none)"
+            )
+        return batch.split(lr)
+    return batch if isinstance(batch, Schedule) else batch * Constant(), lr
+
+
+def _length(run_length: Duration | str, sizes: Schedule) -> Duration:
+    length = Duration.parse(run_length)
+    if sizes.measures and length.unit == "updates":
+        raise PlanError(
+            f"a run of '{length}' has no known number of samples while batch sizes are measured: give its length in "
+            "samples, tokens or epochs"
+        )
+    return length
 
 
 def _full_batch(batch: Schedule, granule: int) -> int:

@@ -8,8 +8,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Self
 
+from gradwire.schedulers.duration import Duration
 from gradwire.schedulers.errors import PlanError, ScheduleError
+from gradwire.schedulers.horizon import Horizon
 from gradwire.schedulers.schedule import Schedule
+from gradwire.schedulers.sizes import Sizes, follow
 
 Betas = tuple[float, float]
 
@@ -44,9 +47,15 @@ class Scaling(ABC):
         """The rule with its reference batch filled in where it was left open."""
         return self
 
-    def wrap(self, lr: Schedule) -> Schedule:
-        """The learning-rate schedule as this rule reads it; a rule with its own clock returns another one."""
-        return lr
+    measures: bool = False  # whether the rule reads measured noise scales (`Horizon.noise`)
+
+    def follow(self, batch: Schedule, run_length: Duration, horizon: Horizon, lr: Schedule) -> tuple[Sizes, Schedule]:
+        """All batches of a run, and its learning-rate schedule; a rule with a clock of its own has others.
+
+        Raises:
+            PlanError: the run's length, its batches and the rule do not fit together.
+        """
+        return follow(batch, run_length, horizon), lr
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ class Linear(Scaling):
     reference: int | None = None
 
     def __post_init__(self) -> None:
-        _check_reference(self.reference)
+        check_reference(self.reference)
 
     def apply(self, lr: float, batch_size: int, betas: Betas | None = None, eps: float | None = None) -> Scaled:
         return Scaled(lr * batch_size / _known(self.reference), betas, eps)
@@ -95,7 +104,7 @@ class SquareRoot(Scaling):
     adapt_betas: bool = False
 
     def __post_init__(self) -> None:
-        _check_reference(self.reference)
+        check_reference(self.reference)
 
     def apply(self, lr: float, batch_size: int, betas: Betas | None = None, eps: float | None = None) -> Scaled:
         kappa = batch_size / _known(self.reference)
@@ -121,7 +130,12 @@ class SquareRoot(Scaling):
         return max(adapted, 0.0)
 
 
-def _check_reference(reference: int | None) -> None:
+def check_reference(reference: int | None) -> None:
+    """Refuse a reference batch that is none.
+
+    Raises:
+        ScheduleError: it is not a number of samples from 1 on.
+    """
     if reference is not None and reference < 1:
         raise ScheduleError(
             f"the reference batch of a scaling rule is a number of samples from 1 on; found {reference!r}"

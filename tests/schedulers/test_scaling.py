@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.schedulers import Plan, PlanError, Progress, Schedule, ScheduleError
+from gradwire.schedulers import Duration, Horizon, Plan, PlanError, Progress, Schedule, ScheduleError
 from gradwire.schedulers.batch import LinearWarmup
 from gradwire.schedulers.lr import LinearDecay
 from gradwire.schedulers.scaling import Betas, Linear, NoScaling, Scaled, Scaling, SquareRoot
+from gradwire.schedulers.sizes import Sizes
 
 
 def test_no_scaling_changes_nothing() -> None:
@@ -93,8 +94,11 @@ def test_a_rule_with_its_own_clock_reads_the_schedule_at_another_place() -> None
         def apply(self, lr: float, batch_size: int, betas: Betas | None = None, eps: float | None = None) -> Scaled:
             return Scaled(lr, betas, eps)
 
-        def wrap(self, lr: Schedule) -> Schedule:
-            return HalfSpeed(lr)
+        def follow(
+            self, batch: Schedule, run_length: Duration, horizon: Horizon, lr: Schedule
+        ) -> tuple[Sizes, Schedule]:
+            sizes, lr = super().follow(batch, run_length, horizon, lr)
+            return sizes, HalfSpeed(lr)
 
     plan = Plan(lr=1.0 * LinearDecay(), batch=10, scaling=Slow(), run_length="10 updates")
     assert [step.lr for _, step in plan.updates()] == pytest.approx([1 - n / 20 for n in range(10)])

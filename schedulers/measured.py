@@ -1,0 +1,97 @@
+"""Rules that measure: batch sizes that follow the gradient noise scale, as functions of a log of what was measured.
+
+Only what changed something is in the log. Given the log everything is pure, so a resumed run repeats its decisions.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gradwire.schedulers.errors import PlanError, ScheduleError
+from gradwire.schedulers.horizon import Progress
+from gradwire.schedulers.schedule import Schedule
+from gradwire.schedulers.trajectory import whole_batch
+
+
+@dataclass(frozen=True)
+class NoiseScaleBatch(Schedule):
+    """The global batch follows the measured noise scale, between `start` and the full batch.
+
+    A batch far below the noise scale wastes updates, one far above it wastes samples. The noise scale grows over a run,
+    and the batch with it. It changes only when the noise scale has moved away from it by the factor `hysteresis`.
+    Source: McCandlish et al. 2018 (arXiv 1812.06162, sections 2.2 and 2.3).
+
+    Args:
+        start: Batch in samples before anything is measured, and the smallest.
+        hysteresis: Factor by which the noise scale has to differ from the batch before the batch changes; above 1.
+        ratio: Batch over noise scale; 1 takes about twice the fewest updates and twice the fewest samples.
+
+    Raises:
+        ScheduleError: a parameter is out of range.
+    """
+
+    start: int
+    hysteresis: float = 1.4
+    ratio: float = 1.0
+
+    measures = True
+
+    def __post_init__(self) -> None:
+        check_start(self.start)
+        if not (math.isfinite(self.hysteresis) and self.hysteresis > 1):
+            raise ScheduleError(f"hysteresis is a factor above 1, as in 1.4; found {self.hysteresis!r}")
+        if not (math.isfinite(self.ratio) and self.ratio > 0):
+            raise ScheduleError(f"ratio is the batch over the noise scale, a number above 0; found {self.ratio!r}")
+
+    def value(self, at: Progress) -> float:
+        size, granule = float(self.start), at.horizon.granule
+        for noise_scale in measured_before(at):
+            wanted = min(max(self.ratio * noise_scale, self.start), at.peak)
+            if max(wanted / size, size / wanted) >= self.hysteresis:
+                size = min(whole_batch(wanted, granule), at.peak)
+        return size / at.peak
+
+    def monotone_until(self, at: Progress) -> float:
+        return next_measurement(at)
+
+    def check(self, at: Progress) -> None:
+        check_growth(self.start, at)
+
+
+def measured_before(at: Progress) -> Iterator[float]:
+    """The noise scales measured in this piece until an update starts, oldest first."""
+    for entry in at.horizon.noise:
+        if at.offset <= entry.samples <= at.offset + at.start:
+            yield entry.noise_scale
+
+
+def next_measurement(at: Progress) -> float:
+    """The sample of the piece at which the log's next entry takes effect."""
+    later = (entry.samples - at.offset for entry in at.horizon.noise)
+    return next((samples for samples in later if samples > at.start), math.inf)
+
+
+def check_start(start: int) -> None:
+    """Refuse a first batch that is none.
+
+    Raises:
+        ScheduleError: it is not a whole number from 1 on.
+    """
+    if isinstance(start, bool) or not isinstance(start, int) or start < 1:
+        raise ScheduleError(f"start is the first batch, a whole number of samples from 1 on; found {start!r}")
+
+
+def check_growth(start: int, at: Progress) -> None:
+    """Refuse a first batch from which the full one cannot be reached.
+
+    Raises:
+        PlanError: it is above the full batch, or not on the granule.
+    """
+    granule = at.horizon.granule
+    if start > at.peak:
+        raise PlanError(
+            f"the batch starts at {start} samples and the full batch is {at.peak:g}: lower start or raise it"
+        )
+    if start % granule:
+        nearest = whole_batch(start, granule)
+        raise PlanError(f"the granule {granule} does not divide the first batch, {start}: take start={nearest}")
