@@ -6,38 +6,39 @@ follows the square root of the batch. Runs on a CPU in a few seconds: python exa
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from gradwire.schedulers import Clock, Plan
+from gradwire.schedulers import Plan, PlannedBatches, torch_scheduler
 from gradwire.schedulers.batch import LinearWarmup
 from gradwire.schedulers.lr import LinearDecay, Warmup
 from gradwire.schedulers.scaling import SquareRoot
 
 torch.manual_seed(0)
 inputs = torch.rand(20_000, 2) * 6 - 3
-targets = torch.sin(inputs[:, :1]) * torch.cos(inputs[:, 1:])
+data = TensorDataset(inputs, torch.sin(inputs[:, :1]) * torch.cos(inputs[:, 1:]))
 model = nn.Sequential(nn.Linear(2, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
-optimizer = torch.optim.Adam(model.parameters())
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 
-plan = Plan(
+plan = Plan(  # 1: the whole run, before it begins
     lr=1e-2 * Warmup("5%").then(LinearDecay()),
     batch=128 * LinearWarmup("25%"),
     scaling=SquareRoot(reference=128),
     run_length="3 epochs",
     granule=8,
-    epoch_samples=len(inputs),
+    epoch_samples=len(data),
 )
-clock = Clock()
-while not plan.finished(clock):
-    step = plan.at(clock)
-    batch = torch.arange(clock.samples, clock.samples + step.batch_size) % len(inputs)
-    loss = nn.functional.mse_loss(model(inputs[batch]), targets[batch])
+scheduler = torch_scheduler(plan, optimizer)  # 2: its learning rates
+loader = DataLoader(data, batch_sampler=PlannedBatches(plan, len(data)))  # 3: its batches, to the end of the run
+
+for update, (batch, targets) in enumerate(loader):
+    loss = nn.functional.mse_loss(model(batch), targets)
     optimizer.zero_grad()
     loss.backward()
-    for group in optimizer.param_groups:
-        group["lr"] = step.lr
     optimizer.step()
-    if clock.updates % 50 == 0:
-        print(f"update {clock.updates:4}  batch {step.batch_size:3}  lr {step.lr:.5f}  loss {loss.item():.4f}")
-    clock = clock.advance(step.batch_size)
+    if update % 50 == 0:
+        lr = scheduler.get_last_lr()[0]
+        print(f"update {update:4}  batch {len(batch):3}  lr {lr:.5f}  loss {loss.item():.4f}")
+    scheduler.step()
 
+clock = scheduler.clock
 print(f"{clock.updates} of {plan.total_updates} updates, {clock.samples} samples, last loss {loss.item():.4f}")
