@@ -9,8 +9,8 @@ mean anything, `learning_rate` is the plan's peak and `max_steps` its updates. A
 `gradient_accumulation_steps` stays at 1 and a rank's share has to fit into memory. The loader is not prepared by
 accelerate, which would cut the planned batches anew: each rank takes its share from `PlannedBatches` instead. The
 Trainer averages the ranks' mean losses, so shares should be equal: take a granule that the world size divides. An
-update that fp16 skips would leave the scheduler behind the data: take bf16. Resuming works as ever: the scheduler's clock
-is in the checkpoint, and the Trainer passes over the batches that came before.
+update that fp16 skips would leave the scheduler behind the data: take bf16. Resuming works as ever: the scheduler's
+clock is in the checkpoint, and the Trainer passes over the batches that came before.
 """
 
 import tempfile
