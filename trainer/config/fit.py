@@ -64,7 +64,8 @@ def refused_plan(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
 
 def _plan_key(message: str) -> str:
     """The key that an error of the plan is most about."""
-    for word, key in (("granule", "batch.granule"), ("beta", "scaling"), ("κ", "scaling"), ("peak", "lr"), ("full batch", "batch.size")):
+    words = {"granule": "batch.granule", "beta": "scaling", "κ": "scaling", "peak": "lr", "full batch": "batch.size"}
+    for word, key in words.items():
         if word in message:
             return key
     return "run.length"
