@@ -1,0 +1,67 @@
+"""(b) Smith et al.: where the learning rate would fall, the batch grows instead."""
+
+from collections.abc import Sequence
+
+from benchmarks.schedules.comparison import ERROR, LOSS, TRAIN_LOSS, Arms, Comparison
+from benchmarks.schedules.results import Finding, spread
+from benchmarks.schedules.tasks import digits
+from benchmarks.schedules.training import Run
+from gradwire.schedulers import Plan, Schedule
+from gradwire.schedulers.coupling import Coupled, GrowInsteadOfDecay
+from gradwire.schedulers.lr import StepDecay
+
+SMALL, FACTOR = 16, 4
+EPOCHS = 40
+
+BASE = "rate falls"
+GROWN = "batch grows instead"
+NEITHER = "neither"
+
+
+def arms(lr: float, quick: bool) -> Sequence[Run]:
+    """The same stairs, taken by the rate, by the batch, and not at all."""
+    task = digits()
+
+    def run(name: str, batch: int | Coupled, schedule: Schedule | float) -> Run:
+        length = f"{EPOCHS * (0.1 if quick else 1.0)} epochs"
+        plan = Plan(lr=schedule, batch=batch, run_length=length, epoch_samples=len(task.train))
+        return Run(name, 0, task, plan, "momentum", micro=SMALL)
+
+    stairs = lr * StepDecay(["50%", "75%"], factor=1 / FACTOR)
+    return [
+        run(BASE, SMALL, stairs),
+        run(GROWN, SMALL * FACTOR**2 * GrowInsteadOfDecay(SMALL, FACTOR), stairs),
+        run(NEITHER, SMALL, lr),
+    ]
+
+
+def judge(arms: Arms) -> list[Finding]:
+    """Equal loss in fewer updates; and that the stairs matter at all."""
+    saved = arms.saved(GROWN, BASE)
+    findings = [Finding(f"{GROWN}: fewer updates", f"{saved:.0%} fewer", saved > 0)]
+    for key, name in (("loss", "validation loss"), ("train_loss", "training loss")):
+        allowed = spread(arms.values(BASE, key))
+        gap = arms.mean(GROWN, key) - arms.mean(BASE, key)
+        found = f"{gap:+.4f} against a falling rate, whose spread is {allowed:.4f}"
+        findings.append(Finding(f"{GROWN}: the same {name}", found, abs(gap) <= allowed))
+        gap = arms.mean(NEITHER, key) - arms.mean(BASE, key)
+        findings.append(Finding(f"{NEITHER}: a higher {name}, or the question is idle", f"{gap:+.4f}", gap > allowed))
+    return findings
+
+
+EXPERIMENT = Comparison(
+    key="b",
+    title="A growing batch instead of a falling learning rate",
+    source="Smith et al. 2018, arXiv 1711.00489, section 4",
+    about=(
+        f"Digits, residual network, SGD with momentum 0.9, {EPOCHS} epochs of 898 images. After half and three "
+        f"quarters of the run either the rate falls to a quarter or the batch grows from {SMALL} to {SMALL * FACTOR} "
+        f"and {SMALL * FACTOR**2}. Batch norm sees {SMALL} samples in every arm. Losses are the same when the means "
+        "differ by no more than the falling rate's spread over seeds."
+    ),
+    arms=arms,
+    grid=(0.025, 0.05, 0.1, 0.2, 0.4),
+    columns=(LOSS, ERROR, TRAIN_LOSS),
+    judge=judge,
+    by_updates=True,
+)
