@@ -132,8 +132,10 @@ def test_a_plan_is_a_pure_function_of_the_clock(
 
 
 def pieces(values: list[float], untils: list[float]) -> list[list[float]]:
-    """From every place, the values up to where they are promised to be monotone."""
-    return [values[place : max(math.ceil(min(until, len(values))), place + 1)] for place, until in enumerate(untils)]
+    """The values from every place up to where they are promised to be monotone, without those that lie in another."""
+    ends = [max(math.ceil(min(until, len(values))), place + 1) for place, until in enumerate(untils)]
+    farther = [place == 0 or end > ends[place - 1] for place, end in enumerate(ends)]
+    return [values[place:end] for place, end in enumerate(ends) if farther[place]]
 
 
 def is_monotone(values: list[float]) -> bool:
@@ -141,7 +143,7 @@ def is_monotone(values: list[float]) -> bool:
     return all(up >= -1e-15 for up in ups) or all(up <= 1e-15 for up in ups)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=200)
 @given(batches())
 def test_batch_sizes_are_monotone_where_they_promise_it(drawn: tuple[Schedule, int]) -> None:
     plan = planned(drawn, lr.Constant())
@@ -151,7 +153,7 @@ def test_batch_sizes_are_monotone_where_they_promise_it(drawn: tuple[Schedule, i
     assert all(map(is_monotone, pieces([float(size) for size in sizes], promised)))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=200)
 @given(RATES, st.integers(1, 9))
 def test_rates_are_monotone_where_they_promise_it(rate: Schedule, size: int) -> None:
     horizon = planned((size * batch.Constant(), 1), rate)._horizon
