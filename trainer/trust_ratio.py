@@ -1,0 +1,30 @@
+"""What the layer-wise optimizers LARS and LAMB share: a step length for each layer."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def scale_by_trust_ratios(updates: Sequence[Tensor], ratios: Sequence[Tensor], layers: Sequence[Tensor]) -> None:
+    """Multiply each layer's update with its ratio, in place; vectors and scalars (biases, norms) keep theirs.
+
+    A ratio that is 0 or not finite, as that of a layer whose weights or update are all zero, counts as 1.
+
+    Args:
+        updates: One tensor of any shape a layer.
+        ratios: One scalar a layer, on the layer's device.
+        layers: The weights; those with fewer than two axes are left out.
+    """
+    chosen = [index for index, layer in enumerate(layers) if layer.dim() > 1]
+    if not chosen:
+        return
+    ratio = torch.stack([ratios[index] for index in chosen])
+    usable = torch.where((ratio > 0) & torch.isfinite(ratio), ratio, torch.ones_like(ratio))
+    torch._foreach_mul_([updates[index] for index in chosen], list(usable.unbind()))
+
+
+def dense_gradients(layers: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients of these layers, which all have one."""
+    gradients = [layer.grad for layer in layers if layer.grad is not None]
+    return [gradient.to_dense() if gradient.is_sparse else gradient for gradient in gradients]
