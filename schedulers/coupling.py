@@ -42,6 +42,9 @@ class Coupling(ABC):
         return Coupled(full, self)
 
 
+BatchRule = Schedule | Coupling  # what the full batch can be multiplied with
+
+
 @dataclass(frozen=True)
 class Coupled:
     """A coupling and the full batch in samples, which the batch never exceeds.

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+NOISE_SCALE = "noise_scale"  # name of the decisions that change a plan
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -14,12 +16,14 @@ class Decision:
 
     Args:
         update: From this update on it holds.
+        samples: Samples of the run before that update.
         name: What was decided, for example `micro_batch`.
         value: The choice.
         reason: Why, for people.
     """
 
     update: int
+    samples: int
     name: str
     value: int | float | str
     reason: str
@@ -34,6 +38,10 @@ class DecisionLog:
     def record(self, decision: Decision) -> None:
         """Add a decision."""
         self._entries.append(decision)
+
+    def of(self, name: str) -> list[Decision]:
+        """All decisions of this name."""
+        return [entry for entry in self._entries if entry.name == name]
 
     def latest(self, name: str) -> Decision | None:
         """The newest decision of this name."""

@@ -60,6 +60,11 @@ class Precision:
             self.scaler.update()
 
     @property
+    def scale(self) -> float:
+        """What losses are multiplied with before their backward pass."""
+        return 1.0 if self.scaler is None else float(self.scaler.get_scale())
+
+    @property
     def can_lower_the_scale(self) -> bool:
         """Whether gradients that are not finite may come from a scale that is too large, and a smaller one is left."""
         return self.scaler is not None and self.scaler.get_scale() > 1.0

@@ -30,6 +30,8 @@ class Settings:
         evaluation_limit: Validation samples to use; None uses all.
         save_every: Between snapshots (any unit, wall clock too); None saves at the end only.
         check_replicas_every: Between comparisons of the ranks' weights, bit by bit; None compares never.
+        noise_scale_every: Between measurements of the gradient noise scale; None where only the plan may need it.
+        noise_scale_decay: Weight that the past keeps in its averages at each measurement.
         max_time: Wall-clock seconds after which the run saves and stops as if preempted.
     """
 
@@ -46,6 +48,8 @@ class Settings:
     evaluation_limit: int | None = None
     save_every: Duration | None = None
     check_replicas_every: Duration | None = None
+    noise_scale_every: Duration | None = None
+    noise_scale_decay: float = 0.95
     max_time: float | None = None
 
 

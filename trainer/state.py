@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from gradwire.checkpoint import State
-from gradwire.schedulers import Clock
+from gradwire.schedulers import Clock, Measured
+from gradwire.trainer.decisions import NOISE_SCALE
 from gradwire.trainer.errors import StateMismatchError
 from gradwire.trainer.optimizers import load_named_state, named_state
 
@@ -23,6 +24,7 @@ def capture(trainer: "Trainer") -> State:
         "stream": trainer.stream.state_dict(),
         "callbacks": {name: callback.state_dict() for name, callback in trainer.callbacks.items()},
         "decisions": trainer.decisions.state_dict(),
+        "noise_scale": trainer.measuring.state_dict(),
         "pending": trainer.pending,
     }
     return State(shared=shared, local={})
@@ -66,4 +68,8 @@ def put_back(trainer: "Trainer", state: State) -> None:
     for name, callback in trainer.callbacks.items():
         callback.load_state_dict(shared["callbacks"].get(name, {}))
     trainer.decisions.load_state_dict(shared["decisions"])
+    trainer.measuring.load_state_dict(shared["noise_scale"])
+    if trainer.plan.measures:
+        decided = trainer.decisions.of(NOISE_SCALE)
+        trainer.plan = trainer.plan.measured([Measured(entry.samples, float(entry.value)) for entry in decided])
     trainer.pending = shared["pending"]

@@ -10,14 +10,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradwire.checkpoint import Checkpointer, State
-from gradwire.schedulers import Clock, Plan, Step
+from gradwire.schedulers import Clock, Duration, Plan, Step
 from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.data import Feed, SampleStream, UpdateBatch, training_set, validation_set
-from gradwire.trainer.decisions import Decision, DecisionLog
+from gradwire.trainer.decisions import NOISE_SCALE, Decision, DecisionLog
 from gradwire.trainer.ema import MovingAverage
 from gradwire.trainer.evaluation import EvaluationInterrupted, Evaluator, TextSamples
 from gradwire.trainer.loggers.base import Logger, RunInfo
 from gradwire.trainer.losses import Loss, loss_for
+from gradwire.trainer.measuring import Measuring
 from gradwire.trainer.micro_batch import largest_micro_batch
 from gradwire.trainer.precision import Precision
 from gradwire.trainer.settings import Result, Run, Settings, Status
@@ -25,6 +26,8 @@ from gradwire.trainer.state import capture, put_back, put_back_model
 from gradwire.trainer.strategies import Single, Strategy
 from gradwire.trainer.triggers import Every, WallClock
 from gradwire.trainer.update import Outcome, Updater
+
+_MEASURE_EVERY = Duration(10, "updates")  # for a plan that decides by the noise scale, where the settings do not say
 
 
 class Trainer:
@@ -90,6 +93,8 @@ class Trainer:
         self._end_clock = WallClock(settings.max_time)
         self._evaluate_every = Every(settings.evaluate_every, plan)
         self._check_every = Every(settings.check_replicas_every, plan)
+        measure_every = settings.noise_scale_every or (_MEASURE_EVERY if plan.measures else None)
+        self.measuring = Measuring(Every(measure_every, plan), settings.noise_scale_decay, needed=plan.measures)
         self.pending: dict[str, Any] | None = None  # a record whose evaluation was interrupted
         self._record: dict[str, Any] = {}
         self._restored_update: int | None = None
@@ -147,22 +152,33 @@ class Trainer:
             at_start = self.clock.updates == 0 and self.settings.evaluate_every is not None
             if at_start or self.pending is not None:
                 self._complete(self.pending or {}, evaluate=True)
-            feed = self._feed()
-            try:
-                return self._run_updates(feed)
-            finally:
-                feed.close()
+            micro = self._micro_batch()
+            self._prepare_measuring(micro)
+            status = None
+            while status is None:
+                feed = self._feed(micro)
+                try:
+                    status = self._run_updates(feed)
+                finally:
+                    feed.close()
+            return status
         except EvaluationInterrupted:
             return "preempted"
 
-    def _feed(self) -> Feed:
+    def _prepare_measuring(self, micro: int) -> None:
+        """A plan that measures needs two sizes of gradient in its first update already, others in their largest."""
+        size = self.plan.at(Clock()).batch_size if self.plan.measures else self.plan.largest_batch
+        passes = -(-size // (self.strategy.world_size * micro))
+        self.measuring.prepare(self.model, self.optimizer, min(self.strategy.world_size, size), passes)
+
+    def _feed(self, micro: int) -> Feed:
         return Feed(
             self.stream,
             self.plan,
             self.clock,
             rank=self.strategy.rank,
             world_size=self.strategy.world_size,
-            micro=self._micro_batch(),
+            micro=micro,
             workers=self.settings.workers,
         )
 
@@ -178,28 +194,45 @@ class Trainer:
             return share
         size = largest_micro_batch(share, self._updater.rehearse(self.stream), self._all_agree)
         reason = f"largest that fits, of a share of {share} samples"
-        self.decisions.record(Decision(self.clock.updates, "micro_batch", size, reason))
+        self.decisions.record(Decision(self.clock.updates, self.clock.samples, "micro_batch", size, reason))
         return size
 
     def _all_agree(self, answer: bool) -> bool:
         return not int(self.strategy.start_sum(torch.tensor([int(not answer)])).wait()[0])
 
-    def _run_updates(self, feed: Iterable[UpdateBatch]) -> Status:
+    def _run_updates(self, feed: Iterable[UpdateBatch]) -> Status | None:
+        """Train on what the feed gives; None where a measurement has changed the plan, and with it what follows."""
         started = time.perf_counter()
         for batch in feed:
             before = self.clock
-            outcome = self._updater.run(batch, batch.step, before.updates)
+            meter = self.measuring.meter(before, batch.step.batch_size)
+            outcome = self._updater.run(batch, batch.step, before.updates, meter)
             tokens = batch.step.batch_size * self.context
             self.clock = before.advance(batch.step.batch_size, tokens, skipped=outcome.skipped)
             if self.average is not None and not outcome.skipped:
                 self.average.update()
             self._timed = (self._timed[0] + time.perf_counter() - started, self._timed[1] + tokens)
+            changed = self._decide(self.measuring.take(outcome.norms), batch.step)
             self._after_update(before, batch.step, outcome)
             if outcome.stop and not self.plan.finished(self.clock):
                 return "preempted"
+            if changed:
+                return None
             started = time.perf_counter()
             self._beat("data", self.clock.updates)
         return "done"
+
+    def _decide(self, noise_scale: float | None, step: Step) -> bool:
+        """Let a plan that measures take in the noise scale; whether that changed it."""
+        plan = None if noise_scale is None else self.plan.decide(self.clock, noise_scale)
+        if plan is None or noise_scale is None:
+            return False
+        self.plan, planned = plan, plan.at(self.clock)
+        reason = f"batch {step.batch_size} to {planned.batch_size}, lr {step.lr:.4g} to {planned.lr:.4g}"
+        self.decisions.record(
+            Decision(self.clock.updates, self.clock.samples, NOISE_SCALE, noise_scale, f"noise scale: {reason}")
+        )
+        return True
 
     def _after_update(self, before: Clock, step: Step, outcome: Outcome) -> None:
         for callback in self.callbacks.values():
@@ -222,13 +255,19 @@ class Trainer:
         total = self.strategy.start_sum(outcome.loss_sum.cpu().reshape(1)).wait()
         seconds, tokens = self._timed
         self._timed = (0.0, 0)
-        record = self._position() | {
-            "train/loss": total.item() / max(outcome.targets, 1),
-            "lr": step.lr,
-            "batch_size": step.batch_size,
-            "grad_norm": outcome.grad_norm,
-            "tokens_per_second": tokens / seconds if seconds > 0 else 0.0,
-        }
+        record = (
+            self._position()
+            | {
+                "train/loss": total.item() / max(outcome.targets, 1),
+                "lr": step.lr,
+                "batch_size": step.batch_size,
+                "grad_norm": outcome.grad_norm,
+                "tokens_per_second": tokens / seconds if seconds > 0 else 0.0,
+            }
+            | self.measuring.metrics(step.batch_size)
+        )
+        if self.plan.measures:
+            record["total_updates"] = self.plan.total_updates
         if self.clock.skipped:
             record["skipped"] = self.clock.skipped
         if self._saved_update >= 0:

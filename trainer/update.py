@@ -1,8 +1,8 @@
 """One optimizer update: micro-batches in, identical weights on every rank out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradwire.schedulers import Step
+from gradwire.schedulers.noise_scale import Norms
 from gradwire.trainer.data import SampleStream, UpdateBatch
 from gradwire.trainer.errors import NonFiniteError
 from gradwire.trainer.losses import Loss, move
 from gradwire.trainer.micro_batch import Untouched
+from gradwire.trainer.noise import Meter
 from gradwire.trainer.optimizers import set_step
 from gradwire.trainer.precision import Precision
 from gradwire.trainer.randomness import seed_micro_batch
@@ -32,6 +34,7 @@ class Outcome:
         skipped: Whether the gradient was not finite and the weights stayed as they were.
         stop: Whether any rank was asked to stop.
         due: Whether the first rank's wall clock says that something is due.
+        norms: Squared norms of small gradients and the whole one, by group, where the update was measured.
     """
 
     loss_sum: Tensor
@@ -40,6 +43,7 @@ class Outcome:
     skipped: bool
     stop: bool
     due: bool
+    norms: Mapping[str, Norms] = field(default_factory=dict)
 
 
 class Updater:
@@ -87,18 +91,21 @@ class Updater:
         self._beat = beat
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
-    def run(self, batch: UpdateBatch, step: Step, update: int) -> Outcome:
-        """Do one update with this rank's micro-batches.
+    def run(self, batch: UpdateBatch, step: Step, update: int, meter: Meter | None = None) -> Outcome:
+        """Do one update with this rank's micro-batches; `meter` measures its noise scale.
 
         Raises:
             NonFiniteError: the gradient is not finite and the policy is `raise`.
+            NoiseError: the meter saw what it cannot use.
         """
         self._beat("forward and backward", update)
-        loss_sum, control = self._accumulate(batch, update)
+        loss_sum, control = self._accumulate(batch, update, meter)
         targets, stop, due = (int(value) for value in control.tolist())
+        scale = self._precision.scale
         self._precision.unscale(self._optimizer)
         norm = self._gradient_norm()
         finite = torch.isfinite(norm).item() is True
+        norms = {} if meter is None else self._norms(meter, step.batch_size, targets, scale, finite=finite)
         if not finite:
             self._refuse(batch, loss_sum, update)
         elif self._clip is not None and norm > self._clip:
@@ -107,7 +114,7 @@ class Updater:
         set_step(self._optimizer, step.lr, step.betas, step.eps)
         self._precision.step(self._optimizer, finite=finite)
         self._optimizer.zero_grad()
-        return Outcome(loss_sum, targets, norm.item(), not finite, stop > 0, due > 0)
+        return Outcome(loss_sum, targets, norm.item(), not finite, stop > 0, due > 0, norms)
 
     def rehearse(self, stream: SampleStream) -> Callable[[int], None]:
         """A function that runs forward and backward on so many samples and leaves no trace of it."""
@@ -121,18 +128,31 @@ class Updater:
 
         return attempt
 
-    def _accumulate(self, batch: UpdateBatch, update: int) -> tuple[Tensor, Tensor]:
+    def _norms(self, meter: Meter, size: int, targets: int, scale: float, *, finite: bool) -> Mapping[str, Norms]:
+        """What the meter saw; the whole gradient's norms are the first rank's, so that all ranks have the same bits."""
+        small, groups = meter.local(), len(meter.groups)
+        big = list(meter.big().values()) if finite and self._strategy.rank == 0 else [0.0] * groups
+        values = torch.cat([small, torch.tensor(big, dtype=torch.float64)])
+        summed = self._strategy.start_sum(values).wait()
+        if not finite:
+            return {}
+        return meter.norms(
+            summed[:-groups], dict(zip(meter.groups, summed[-groups:].tolist(), strict=True)), size, targets, scale
+        )
+
+    def _accumulate(self, batch: UpdateBatch, update: int, meter: Meter | None) -> tuple[Tensor, Tensor]:
         """Forward and backward of every micro-batch; the summed loss and the ranks' summed control values."""
         device = self._strategy.device
-        counts = sum(self._loss.count(micro.batch) for micro in batch.micro_batches if micro.weight)
+        counts = [self._loss.count(micro.batch) * micro.weight for micro in batch.micro_batches]
         flags = (int(self._stop_requested()), int(self._strategy.rank == 0 and self._due()))
-        pending = self._strategy.start_sum(torch.tensor([counts, *flags], dtype=torch.int64))
+        pending = self._strategy.start_sum(torch.tensor([sum(counts), *flags], dtype=torch.int64))
         control: Tensor | None = None
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         last = len(batch.micro_batches) - 1
         for index, micro in enumerate(batch.micro_batches):
             seed_micro_batch(self._seed, self._strategy.rank, update, index)
-            with nullcontext() if index == last else self._strategy.accumulate():
+            measured = nullcontext() if meter is None else meter.micro_batch(counts[index])
+            with measured, nullcontext() if index == last else self._strategy.accumulate():
                 with self._precision.autocast():
                     loss = self._loss(self._model, move(micro.batch, device)) * micro.weight
                 if control is None:  # the sum crossed the network while the first forward pass ran

@@ -201,7 +201,8 @@ def _target_field(target: Callable[..., Any]) -> Parameter:
 def _misfit(target: Any, base: Any) -> str:
     lacking = [name for name in protocol_methods(base) if not hasattr(target, name)] if isinstance(base, type) else []
     reason = f" (it has no {', '.join(lacking)})" if lacking else ""
-    return f"{target.__module__}.{target.__qualname__} is not a {getattr(base, '__name__', base)}{reason}"
+    names = [getattr(member, "__name__", str(member)) for member in getattr(base, "__args__", [base])]
+    return f"{target.__module__}.{target.__qualname__} is not a {' or '.join(names)}{reason}"
 
 
 def _closest_faults(value: Any, annotation: Any, outcomes: list[Checked], key: str) -> list[Fault]:

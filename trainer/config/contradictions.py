@@ -123,7 +123,8 @@ def _batch(config: Config) -> Iterator[Fault]:
 def _intervals(config: Config) -> Iterator[Fault]:
     from gradwire.schedulers import Duration
 
-    for section, key in (("run", "check_replicas"), ("evaluation", "every"), ("checkpoint", "every")):
+    places = (("run", "check_replicas"), ("evaluation", "every"), ("checkpoint", "every"), ("noise_scale", "every"))
+    for section, key in places:
         if config[section][key] is None:
             continue
         interval = Duration.parse(config[section][key])

@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Iterator
+from types import UnionType
 from typing import Any
 
 
@@ -13,6 +14,8 @@ def load_base(dotted: str) -> Any:
 
 def conforms(target: Any, base: Any) -> bool:
     """Whether objects of class `target` can stand where `base` is declared; functions are taken at their word."""
+    if isinstance(base, UnionType):
+        return any(conforms(target, member) for member in base.__args__)
     if not isinstance(target, type) or not isinstance(base, type):
         return True
     if getattr(base, "_is_protocol", False):

@@ -105,13 +105,26 @@ class BatchSection:
         size: Samples that one update consumes over all ranks: the full batch that the schedule scales.
         micro: Most samples in one forward pass of one rank; auto takes what fits into memory.
         granule: The batch size is rounded to a multiple of this.
-        schedule: The batch size over the run, relative to `size`.
+        schedule: The batch size over the run, relative to `size`; a coupling plans the learning rate as well.
     """
 
     size: Annotated[int, Range(ge=1)]
     micro: Annotated[int, Range(ge=1)] | Literal["auto"] = "auto"
     granule: Annotated[int, Range(ge=1)] = 1
-    schedule: Annotated[Node, Builds("gradwire.schedulers.Schedule")]
+    schedule: Annotated[Node, Builds("gradwire.schedulers.coupling.BatchRule")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseScaleSection:
+    """The gradient noise scale, measured while training.
+
+    Args:
+        every: Between measurements; null measures only for rules that decide by it, at every tenth update.
+        decay: Weight that the past keeps at each measurement, when noise and gradient are averaged.
+    """
+
+    every: Annotated[Duration, Measured("progress")] | None = None
+    decay: Annotated[float, Range(ge=0, lt=1)] = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +220,7 @@ class Root:
         batch: The global batch.
         lr: The learning rate over the run, relative to optimizer.lr.
         scaling: How the learning rate follows the batch size.
+        noise_scale: The gradient noise scale, measured while training.
         comm: How gradients travel between ranks.
         strategy: How training is spread over processes.
         precision: Number format of forward and backward; weights stay fp32.
@@ -233,6 +247,7 @@ class Root:
     batch: BatchSection
     lr: Annotated[Node, Builds("gradwire.schedulers.Schedule")]
     scaling: Annotated[Node, Builds("gradwire.schedulers.scaling.Scaling")]
+    noise_scale: NoiseScaleSection
     comm: CommSection
     strategy: Annotated[
         Node,

@@ -76,13 +76,14 @@ class Progress:
         if self._bar is None:
             _print(line)
         else:
-            self._bar.update(self._bar.task_ids[0], completed=float(record["update"]), description=line, refresh=True)
+            done, total = float(record["update"]), self._total(record)
+            self._bar.update(self._bar.task_ids[0], completed=done, total=total, description=line, refresh=True)
         if "eval/sample" in record:
             self._show_sample(record)
 
     def line(self, record: Record) -> str:
         """A record as one aligned line; what was not measured is left out."""
-        total = self._info.total_updates
+        total = self._total(record)
         parts = [f"update {record['update']:>{len(str(total))}}/{total}"]
         formats = {"train/loss": ("loss", ".3f"), "eval/loss": ("eval", ".3f"), "eval/accuracy": ("accuracy", ".3f")}
         formats |= {"lr": ("lr", ".1e"), "batch_size": ("batch", ".0f"), "skipped": ("skipped", ".0f")}
@@ -91,6 +92,10 @@ class Progress:
             if isinstance(value, int | float):
                 parts.append(f"{name} {value:{form}}")
         return "  ".join(parts + self._speed(record) + self._remaining(record) + self._age(record))
+
+    def _total(self, record: Record) -> int:
+        """Updates of the run; a run that measures its batch sizes says how many it would be now."""
+        return int(record.get("total_updates", self._info.total_updates))
 
     def _speed(self, record: Record) -> list[str]:
         speed = record.get("tokens_per_second")
@@ -107,7 +112,7 @@ class Progress:
             return []
         began, update = self._first
         done = int(record["update"]) - update
-        left = self._info.total_updates - int(record["update"])
+        left = self._total(record) - int(record["update"])
         if done <= 0 or left <= 0:
             return []
         return [f"eta {_clock((time.monotonic() - began) / done * left)}"]
