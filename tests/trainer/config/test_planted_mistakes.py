@@ -224,6 +224,16 @@ OPTIONS = [f"{group}={option}" for group in SOURCES.groups() for option in SOURC
 # What an option needs beside it: a model for images, a context that a mixture does not name.
 _WITH = {"data=digits": ["model=convnet"]}
 
+# Keys that an option leaves to the user.
+_REQUIRED = {
+    "data.path",
+    "data.paths",
+    "data.sources.text.paths",
+    "model.path",
+    "batch.schedule.start",
+    "scaling.reference",
+}
+
 
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option != "batch=base"])
 def test_every_option_that_is_shipped_can_be_used(option: str) -> None:
@@ -233,4 +243,4 @@ def test_every_option_that_is_shipped_can_be_used(option: str) -> None:
     except ConfigError as error:
         missing = {mistake.key for mistake in error.mistakes if "has no value yet" in mistake.message}
         assert {mistake.key for mistake in error.mistakes} == missing, str(error)
-        assert missing <= {"data.path", "data.paths", "data.sources.text.paths", "model.path"}
+        assert missing <= _REQUIRED
