@@ -12,7 +12,7 @@ from gradwire.schedulers.lr import WarmupCosine
 from gradwire.schedulers.scaling import NoScaling, Scaling, SquareRoot
 
 FULL, GRANULE = 64, 4
-SAMPLES = 24_000
+SAMPLES = 16_000
 LENGTH = "30%"
 
 BASE = "constant batch"
@@ -25,7 +25,7 @@ def arms(lr: float, quick: bool) -> Sequence[Run]:
     task = Task("bytes", width=64, layers=2, context=64)
 
     def run(name: str, batch: Schedule, scaling: Scaling) -> Run:
-        length = f"{SAMPLES // 40 if quick else SAMPLES} samples"
+        length = f"{SAMPLES // 30 if quick else SAMPLES} samples"
         schedule = lr * WarmupCosine("5%", floor=0.1)
         plan = Plan(lr=schedule, batch=batch, run_length=length, scaling=scaling, granule=GRANULE, context=task.context)
         return Run(name, 0, task, plan, "adam", evaluations=3 if quick else 12)
@@ -60,7 +60,7 @@ EXPERIMENT = Comparison(
     source="Brown et al. 2020, arXiv 2005.14165, appendix B",
     about=(
         f"Python source as bytes, decoder of width 64 and two layers, context 64, AdamW, {SAMPLES:,} samples "
-        f"(1.5 million bytes), cosine to a tenth after a warm-up of 5 %. The batch is {FULL}, or rises to it from "
+        f"(a million bytes), cosine to a tenth after a warm-up of 5 %. The batch is {FULL}, or rises to it from "
         f"{GRANULE} over the first {LENGTH} of the samples."
     ),
     arms=arms,

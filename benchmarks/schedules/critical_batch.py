@@ -141,7 +141,7 @@ def noise_scales(run: Run) -> list[list[float]]:
         for start in range(clock.samples, clock.samples + step.batch_size, MICRO):
             batch = data.gather(order[start : start + MICRO])
             with meter.micro_batch(loss.count(batch)):
-                torch.div(loss(model, batch), targets).backward()
+                torch.autograd.backward(loss(model, batch) / targets)
         scale.update(meter.norms(meter.local(), meter.big(), step.batch_size, targets)["all"])
         optimizer.step()
         if scale.value is not None:

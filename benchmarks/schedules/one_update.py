@@ -24,7 +24,7 @@ from gradwire.trainer.losses import loss_for
 
 TASK = Task("bytes", width=32, context=32)
 KAPPA = 256
-RATES = (3e-4, 1e-3, 3e-3, 1e-2)
+RATES = (1e-5, 1e-4, 1e-3, 1e-2)
 SMALL, PLAIN, SCALED = "256 updates of 1", "1 update of 256", "1 update of 256, rate × 256"
 
 
@@ -36,13 +36,14 @@ class Job:
         seed: Of the point and of the draws.
         rates: Learning rates of an update of one sample.
         draws: How many times 256 samples are drawn.
-        singles: Samples whose gradients the theory is computed from.
+        batches: Batches of 256 from which the theory takes the mean gradient, and 16 times as many single samples
+            for its variance.
     """
 
     seed: int
     rates: Sequence[float]
     draws: int
-    singles: int
+    batches: int
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ class OneUpdate:
     def measure(self, seeds: Sequence[int], quick: bool, pool: Pool) -> dict[str, Any]:
         """Draw steps from a point for each seed, then train each way."""
         rates = RATES[1:2] if quick else RATES
-        jobs = [Job(seed, rates[:2] if quick else rates, 4 if quick else 40, 64 if quick else 2000) for seed in seeds]
+        jobs = [Job(seed, rates, 3 if quick else 40, 4 if quick else 60) for seed in seeds]
         steps = pool.map(step_statistics, jobs)
-        runs = [run for rate in rates for arm in _arms(rate, 1 if quick else 50) for run in _seeded(arm, seeds)]
+        runs = [run for rate in rates for arm in _arms(rate, 1 if quick else 30) for run in _seeded(arm, seeds)]
         outcomes = pool.map(train, runs)
         arms: dict[str, Any] = {}
         for run, outcome in zip(runs, outcomes, strict=True):
@@ -118,7 +119,7 @@ def step_statistics(job: Job) -> dict[str, dict[str, float]]:
     """Expectation and variance of the steps over those of first-order theory, for each rate and way."""
     model, data = _point(job.seed), TASK.train
     generator = np.random.default_rng(job.seed)
-    gradient, square, trace = _theory(model, data, generator.integers(len(data), size=job.singles))
+    gradient, square, trace = _theory(model, data, generator.integers(len(data), size=(job.batches, KAPPA)))
     chosen = generator.integers(len(data), size=(job.draws, KAPPA))
     big = torch.stack([-_gradient(model, data, draw) for draw in chosen])
     answer = {}
@@ -139,15 +140,12 @@ def _point(seed: int) -> nn.Module:
 
 
 def _theory(model: nn.Module, data: Any, chosen: Ordinals) -> tuple[Tensor, float, float]:
-    """The mean of single gradients, and unbiased |g|² and tr Σ."""
-    total, squares = torch.zeros(()), 0.0
-    for index in chosen:
-        single = _gradient(model, data, np.array([index]))
-        total, squares = total + single, squares + float(single @ single)
-    count = len(chosen)
-    average = total / count
-    trace = (squares / count - float(average @ average)) * count / (count - 1)
-    return average, float(average @ average) - trace / count, trace
+    """The mean gradient g over all chosen samples, and unbiased |g|² and tr Σ."""
+    average = torch.stack([_gradient(model, data, batch) for batch in chosen]).mean(0)
+    singles = (_gradient(model, data, np.array([index])) for index in chosen[:, :16].flat)
+    squares = [float(single @ single) for single in singles]
+    trace = float(np.mean(squares)) - float(average @ average)
+    return average, float(average @ average) - trace / chosen.size, trace
 
 
 def _gradient(model: nn.Module, data: Any, chosen: Ordinals) -> Tensor:
@@ -159,7 +157,7 @@ def _gradient(model: nn.Module, data: Any, chosen: Ordinals) -> Tensor:
 def _walk(model: nn.Module, data: Any, chosen: Ordinals, rate: float) -> Tensor:
     """The sum of 256 updates of one sample each; the model stays where it was."""
     origin = parameters_to_vector(model.parameters()).detach().clone()
-    loss, parameters = loss_for(model, None), list(model.parameters())
+    loss, parameters = loss_for(model, None), list[Tensor](model.parameters())
     batch = data.gather(chosen)
     for place in range(len(chosen)):
         single = {name: values[place : place + 1] for name, values in batch.items()}

@@ -39,9 +39,20 @@ class Table:
 class Experiment(Protocol):
     """A question, measured once, from whose data everything that is reported follows."""
 
-    key: str
-    title: str
-    source: str
+    @property
+    def key(self) -> str:
+        """The letter of the experiment."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """The question."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """The paper."""
+        ...
 
     def measure(self, seeds: Sequence[int], quick: bool, pool: Pool) -> dict[str, Any]:
         """Do the runs."""

@@ -12,7 +12,7 @@ from gradwire.schedulers.lr import QuarterCosine, Warmup
 from gradwire.schedulers.scaling import NoScaling, Scaling, SquareRoot
 
 START, FULL, FACTOR = 16, 64, 1.1
-SAMPLES = 24_000
+SAMPLES = 16_000
 PLAIN = 24  # a constant batch with about as many updates as Seesaw
 
 BASE = "cosine, constant batch"
@@ -25,7 +25,7 @@ def arms(lr: float, quick: bool) -> Sequence[Run]:
     task = Task("bytes", width=64, layers=2, context=64)
 
     def run(name: str, batch: int | Coupled, scaling: Scaling = NoScaling()) -> Run:  # noqa: B008 - frozen
-        length = f"{SAMPLES // 40 if quick else SAMPLES} samples"
+        length = f"{SAMPLES // 30 if quick else SAMPLES} samples"
         schedule = lr * Warmup("5%").then(QuarterCosine())
         plan = Plan(lr=schedule, batch=batch, run_length=length, scaling=scaling, context=task.context)
         return Run(name, 0, task, plan, "adam", evaluations=3 if quick else 12)

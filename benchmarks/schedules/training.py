@@ -114,7 +114,7 @@ def accumulate(model: nn.Module, loss: Loss, data: Any, chosen: Ordinals, micro:
     for start in range(0, len(chosen), micro or len(chosen)):
         part = chosen[start : start + (micro or len(chosen))]
         batch = data.gather(part)
-        (loss(model, batch) / loss.count(batch) * (len(part) / len(chosen))).backward()
+        torch.autograd.backward(loss(model, batch) / loss.count(batch) * (len(part) / len(chosen)))
 
 
 def _next_look(run: Run, samples: int, updates: int) -> tuple[float, float]:
