@@ -37,9 +37,15 @@ Node = Mapping[str, Any]
 
 
 def run(config: Node, context: WorkerContext) -> int:
-    """Train or evaluate what the configuration describes, on this rank; the exit code."""
+    """Train, evaluate or measure what the configuration describes, on this rank; the exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     log.setLevel(logging.INFO if context.rank == 0 else logging.ERROR)
+    if config["deterministic"]:
+        make_deterministic()
+    if context.mode == "batch-size":
+        from gradwire.trainer.batch_size import measure
+
+        return measure(config, context)
     trainer, checkpointer = build_trainer(config, context)
     if context.mode == "evaluate":
         restore(trainer.restore_model, checkpointer, context.restore)
@@ -166,6 +172,8 @@ def settings_of(config: Node) -> Settings:
         evaluation_limit=evaluation["limit"],
         save_every=duration(config["checkpoint"]["every"]),
         check_replicas_every=duration(run["check_replicas"]),
+        noise_scale_every=duration(config["noise_scale"]["every"]),
+        noise_scale_decay=config["noise_scale"]["decay"],
         max_time=run["max_time"] and Duration.parse(run["max_time"]).seconds,
     )
 
@@ -190,8 +198,6 @@ def text_samples(config: Node, data: Any, model: nn.Module) -> TextSamples | Non
 def build_trainer(config: Node, context: WorkerContext) -> tuple[Trainer, Checkpointer]:
     """Everything of a run, on this rank."""
     allow = context.allow
-    if config["deterministic"]:
-        make_deterministic()
     context.watchdog.beat(PREPARING, 0)
     data = component(config["data"], allow, "workers")
     training_set(data), validation_set(data)  # sources build what they read when it is first asked for

@@ -1,9 +1,12 @@
 """The command `gradwire`. It answers --help without torch; each command imports what it needs."""
 
+import errno
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -94,6 +97,36 @@ def plan(
             plan_table.write_json(json_file, planned, totals, constants)
         if png_file is not None:
             plots.save_plan(png_file, planned.points, totals.samples)
+
+
+@app.command("batch-size")
+def batch_size(
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    updates: Annotated[int, typer.Option(min=0, help="Updates to train before the noise scale is measured.")] = 50,
+    json_file: JsonFile = None,
+    png_file: PngFile = None,
+) -> None:
+    """Measure what fits, its speed and the gradient noise scale; recommend batch size, learning rate and warm-up."""
+    typed = [*([] if config_dir is None else ["--config-dir", str(config_dir)]), *(overrides or [])]
+    files = {"json": json_file, "png": png_file}
+    arguments = {name: None if file is None else str(file.absolute()) for name, file in files.items()}
+    with ExitStack() as stack:
+
+        def prepare() -> "Job":
+            for file in (json_file, png_file):
+                if file is not None and not file.absolute().parent.is_dir():  # before anything was measured
+                    raise FileNotFoundError(errno.ENOENT, "No such folder", str(file.parent))
+            if png_file is not None:
+                from gradwire.trainer.plots import check_available
+
+                check_available()
+            job = _new_job(overrides or [], config_dir)
+            folder = stack.enter_context(TemporaryDirectory(prefix="gradwire-batch-size-"))
+            told = {"updates": updates, "command": typed, **arguments}
+            return replace(job, mode="batch-size", run_dir=Path(folder), arguments=told)
+
+        _start(prepare)
 
 
 @app.command()

@@ -1,11 +1,11 @@
 """What a worker knows of its place in the run, and the process groups that tie it to the other ranks."""
 
 import datetime
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import torch
 import torch.distributed as dist
@@ -35,13 +35,14 @@ class WorkerContext:
         control: A gloo group of all ranks for flags and small host-side messages, apart from the gradients' group.
         stop: Set when somebody asked to stop: agree on it, save, return `ExitCode.PREEMPTED`.
         watchdog: To be told of each phase.
-        mode: `train` or `evaluate`.
+        mode: `train`, `evaluate` or `batch-size`.
         restore: Checkpoint to start from: `latest`, `latest-if-any`, an update as text, or None.
         allow: Module prefixes that the user allows as targets.
         screen: The screen's output stream as it was before output went to the log.
         saved: To be called after each snapshot: from then on a restart goes on from the newest one.
         accept: To be called once the snapshot of a resumed run was found to fit: from then on the run directory says
             that the run goes on, with this configuration. A resume that is refused before changes nothing.
+        arguments: What the mode is told beside the configuration.
     """
 
     rank: int
@@ -60,6 +61,7 @@ class WorkerContext:
     screen: TextIO
     saved: Callable[[], None] = lambda: None
     accept: Callable[[], None] = lambda: None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
 def open_store(place: Place, timeout: datetime.timedelta) -> Store:
@@ -173,6 +175,7 @@ def worker_context(
         screen=screen,
         saved=lambda: base.set(_SAVED, "yes"),
         accept=lambda: _accept(place, job),
+        arguments=job.arguments,
     )
 
 

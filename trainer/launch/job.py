@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,12 @@ class Job:
 
     Attributes:
         config: The resolved configuration: plain dicts, lists and scalars.
-        mode: `train` or `evaluate`.
+        mode: `train`, `evaluate` or `batch-size`.
         restore: Checkpoint to start from: `latest`, an update, `latest-if-any`, or None for a fresh start.
         allow: Module prefixes that this command's user allows as targets, beside the built-in ones.
         overrides: The overrides as typed.
         run_dir: Absolute run directory, or None while it has still to be created.
+        arguments: What the mode is told beside the configuration; JSON's own types.
     """
 
     config: Mapping[str, Any]
@@ -26,6 +27,7 @@ class Job:
     allow: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     run_dir: Path | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def at(self, run_dir: Path) -> "Job":
         """The same job in a run directory that exists."""

@@ -1,0 +1,247 @@
+"""`gradwire batch-size`: what fits, how fast it is, how noisy the gradient is, and what follows for the batch size."""
+
+import json
+import logging
+import math
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gradwire.schedulers.scaling import NoScaling, Scaling
+from gradwire.trainer import plots
+from gradwire.trainer.assemble import build_model, build_plan, build_strategy, component, make_optimizer, settings_of
+from gradwire.trainer.config.construction import argument
+from gradwire.trainer.data import training_set
+from gradwire.trainer.host_memory import MemoryGuard, available
+from gradwire.trainer.launch.context import WorkerContext
+from gradwire.trainer.launch.exit_codes import ExitCode
+from gradwire.trainer.launch.watchdog import PREPARING
+from gradwire.trainer.micro_batch import most_that_fit
+from gradwire.trainer.noise_survey import Noise, survey
+from gradwire.trainer.recommendation import Recommendation, Setup, command, recommend
+from gradwire.trainer.rehearsal import Rehearsal, Speed, doublings, optimizer_state_allocated
+from gradwire.trainer.trainer import Trainer
+
+log = logging.getLogger("gradwire")
+_SEARCHED = 1 << 16  # samples: larger micro-batches are not of interest
+_SURVEY_SECONDS = 60.0
+_SURVEY_BATCHES = 64  # of the configured size, where these take longer
+CAVEAT = (
+    "The noise scale was measured after {updates} of {total} updates. It grows as the loss falls, often tenfold over a "
+    "run: measure later in the run with --updates, or let the batch grow with it (batch=noise_scale)."
+)
+
+
+class _Stopped(Exception):  # noqa: N818 - no error: somebody asked to stop
+    """A rank was asked to stop."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that was measured.
+
+    Args:
+        world_size: Ranks.
+        device: Kind of device.
+        largest_micro_batch: Samples of the largest pass that fits.
+        limit: Where the search for it ended at the latest.
+        speeds: Throughput by size of pass.
+        updates: Updates of training before the noise scale was measured.
+        noise: The noise scale.
+    """
+
+    world_size: int
+    device: str
+    largest_micro_batch: int
+    limit: int
+    speeds: tuple[Speed, ...]
+    updates: int
+    noise: Noise
+
+
+class _Survey:
+    """The measurements on one rank, in step with the others.
+
+    Args:
+        config: The resolved configuration.
+        context: This rank's place.
+    """
+
+    def __init__(self, config: Mapping[str, Any], context: WorkerContext) -> None:
+        self._config, self._context = config, context
+        self._updates = int(context.arguments["updates"])
+        self.trainer = self._build()
+        self._rehearsal = Rehearsal(self.trainer)
+
+    def run(self) -> Findings:
+        """Measure everything. A collective.
+
+        Raises:
+            _Stopped: a rank was asked to stop.
+        """
+        trainer, world_size = self.trainer, self._context.world_size
+        trainer.model.train()
+        share = math.ceil(trainer.plan.largest_batch / world_size)
+        limit = self._limit(share)
+        with optimizer_state_allocated(trainer):
+            self._check(f"looking for the largest micro-batch that fits, up to {limit:,} samples")
+            largest = self._largest(limit)
+            speeds = self._speeds(largest)
+        micro = min(trainer.settings.micro or share, largest)
+        trainer.settings = replace(trainer.settings, micro=micro)
+        self._train()
+        fastest = max(speeds, key=lambda speed: speed.samples_per_second)
+        noise = survey(trainer, min(fastest.micro_batch, micro), self._affordable(fastest), self._check)
+        return Findings(world_size, self._context.device.type, largest, limit, speeds, trainer.clock.updates, noise)
+
+    def _build(self) -> Trainer:
+        config, context, allow = self._config, self._context, self._context.allow
+        context.watchdog.beat(PREPARING, 0)
+        data = component(config["data"], allow, "workers")
+        training_set(data)
+        context.watchdog.beat("building the model", 0)
+        model = build_model(config, allow, config["model"].get("init"))
+        settings = replace(settings_of(config), evaluate_every=None, save_every=None, check_replicas_every=None)
+        return Trainer(
+            model,
+            data,
+            make_optimizer(config, model, allow),
+            build_plan(config, data, allow),
+            loss=component(config["loss"], allow) if config["loss"] else None,
+            strategy=build_strategy(config, context, allow),
+            settings=replace(settings, noise_scale_every=None, max_time=None),
+            stop_requested=lambda: context.stop.requested or self.trainer.clock.updates + 1 >= self._updates,
+            beat=context.watchdog.beat,
+        )
+
+    def _limit(self, share: int) -> int:
+        """Where to stop looking: on a CPU memory is never the reason for small passes in a run."""
+        if self._context.device.type != "cuda":
+            return share
+        return max(share, min(self.trainer.stream.epoch_samples or _SEARCHED, _SEARCHED))
+
+    def _largest(self, limit: int) -> int:
+        attempt: Callable[[int], None] = self._rehearsal.attempt
+        if self._context.device.type != "cuda":
+            budget = available() / 2 / self._context.local_world_size
+            attempt = MemoryGuard(budget).guarded(attempt)
+        return most_that_fit(limit, attempt, self._rehearsal.agree)
+
+    def _speeds(self, largest: int) -> tuple[Speed, ...]:
+        speeds = []
+        self._check("timing passes")
+        for speed in self._rehearsal.speeds(doublings(largest)):
+            speeds.append(speed)
+            self._check(f"micro-batch {speed.micro_batch:,}: {speed.samples_per_second:,.1f} samples a second")
+        return tuple(speeds)
+
+    def _train(self) -> None:
+        if self._updates:
+            self._check(f"training {self._updates:,} updates")
+            self.trainer.fit()
+
+    def _affordable(self, fastest: Speed) -> int:
+        """Samples of one round of the noise survey, the largest."""
+        trainer = self.trainer
+        in_time = int(fastest.samples_per_second * _SURVEY_SECONDS / 8)
+        most = max(in_time, _SURVEY_BATCHES * trainer.plan.at(trainer.clock).batch_size)
+        return min(most, trainer.stream.epoch_samples or most)
+
+    def _check(self, what: str) -> None:
+        """Say what comes next, unless a rank was asked to stop."""
+        if not self._rehearsal.agree(not self._context.stop.requested):
+            raise _Stopped
+        self._context.watchdog.beat(what, self.trainer.clock.updates)
+        log.info("%s", what)
+
+
+def measure(config: Mapping[str, Any], context: WorkerContext) -> int:
+    """Measure on this rank, together with the others; the first rank prints what follows. The exit code."""
+    measuring = _Survey(config, context)
+    try:
+        findings = measuring.run()
+    except _Stopped:
+        return int(ExitCode.PREEMPTED)
+    if context.rank == 0:
+        setup = setup_of(config, measuring.trainer, context)
+        advice = recommend(setup, list(findings.speeds), findings.noise.noise_scale)
+        again = command(context.arguments["command"], advice.overrides)
+        sys.stdout.write(to_text(findings, advice, measuring.trainer.plan.total_updates, again))
+        _write(context.arguments, findings, advice, again)
+    if context.local_rank == 0:
+        shutil.rmtree(context.run_dir, ignore_errors=True)  # a temporary folder with logs that told nothing
+    return int(ExitCode.DONE)
+
+
+def setup_of(config: Mapping[str, Any], trainer: Trainer, context: WorkerContext) -> Setup:
+    """The configured run, as far as it bears on the advice."""
+    scaling: Scaling = component(config["scaling"], context.allow)
+    optimizer, batch = config["optimizer"], config["batch"]
+    return Setup(
+        batch_size=batch["size"],
+        granule=batch["granule"],
+        world_size=context.world_size,
+        total_samples=trainer.plan.total_samples,
+        lr=optimizer["lr"],
+        betas=tuple(optimizer["betas"]) if "betas" in optimizer else None,
+        scaling=None if isinstance(scaling, NoScaling) else scaling,
+        reference=getattr(scaling, "reference", None),
+        has_warmup=argument(config, "lr", "warmup", context.allow) is not None,
+        length_in_updates="update" in config["run"]["length"],
+    )
+
+
+def to_text(findings: Findings, advice: Recommendation, total_updates: int, again: str) -> str:
+    """What was found and what follows, for people."""
+    noise = findings.noise
+    lines = ["", f"{'micro-batch':>11}  {'samples/s':>12}  {'tokens/s':>14}  {'ms a pass':>10}"]
+    lines += [
+        f"{speed.micro_batch:>11,}  {speed.samples_per_second:>12,.1f}  {speed.tokens_per_second:>14,.0f}"
+        f"  {1000 * speed.seconds:>10.2f}"
+        for speed in findings.speeds
+    ]
+    where = f"{findings.world_size} {'rank' if findings.world_size == 1 else 'ranks'} on {findings.device}"
+    lines += [f"forward and backward on {where}, without the all-reduce and the optimizer's step", ""]
+    lines += [f"largest that fits  {_largest(findings)}", f"noise scale        {_noise(noise)}", "", "recommended"]
+    lines += [_hanging(f"  {each.name:<15}{each.value:<16}{each.reason}", 33) for each in advice.advice]
+    caveat = CAVEAT.format(updates=f"{findings.updates:,}", total=f"{total_updates:,}")
+    return "\n".join([*lines, "", _hanging(caveat, 0), "", again]) + "\n"
+
+
+def _hanging(text: str, indent: int) -> str:
+    return textwrap.fill(text, 100, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _largest(findings: Findings) -> str:
+    size = f"{findings.largest_micro_batch:,} samples"
+    if findings.largest_micro_batch < findings.limit:
+        return f"{size}: memory ends there"
+    if findings.device == "cuda":
+        return f"{size}: more were not tried"
+    return f"{size}: a rank's whole share of the batch"
+
+
+def _noise(noise: Noise) -> str:
+    on = f"{noise.rounds} × {noise.samples:,} samples"
+    if noise.noise_scale is None:
+        return f"not measurable on {on}: the gradient drowns in the noise, so it lies far above {noise.samples:,}"
+    rough = "" if noise.enough else "; a rough guess: a round should have several times as many"
+    return f"{noise.noise_scale:,.1f} samples (measured on {on}{rough})"
+
+
+def _write(arguments: Mapping[str, Any], findings: Findings, advice: Recommendation, again: str) -> None:
+    if arguments["json"]:
+        record = asdict(findings) | {"recommendation": asdict(advice), "command": again}
+        Path(arguments["json"]).write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+    if arguments["png"]:
+        plots.save_batch_size(
+            Path(arguments["png"]),
+            [speed.micro_batch for speed in findings.speeds],
+            [speed.samples_per_second for speed in findings.speeds],
+            findings.noise.noise_scale,
+            advice.batch_size,
+        )

@@ -1,0 +1,204 @@
+"""What measurements on a model say about its batch size, learning rate and warm-up, each with its reason."""
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradwire.schedulers import SchedulerError
+from gradwire.schedulers.scaling import Betas, Linear, Scaling, SquareRoot
+from gradwire.trainer.rehearsal import Speed
+
+_NEARLY = 0.95  # of the best throughput is as good
+_FEWEST_UPDATES = 100  # that a run should keep
+_MOST_WARMUP = 0.1  # of the run
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The configured run, as far as it bears on the advice.
+
+    Args:
+        batch_size: `batch.size`.
+        granule: `batch.granule`.
+        world_size: Ranks.
+        total_samples: Samples of the run.
+        lr: `optimizer.lr`.
+        betas: Adam's betas; None where the optimizer is not of its kind.
+        scaling: The configured rule; None where there is none (`scaling=none`).
+        reference: The rule's own reference batch; None where it is the full batch.
+        has_warmup: Whether the learning-rate schedule has a `warmup`.
+        length_in_updates: Whether the run's length is given in updates.
+    """
+
+    batch_size: int
+    granule: int
+    world_size: int
+    total_samples: int
+    lr: float
+    betas: Betas | None
+    scaling: Scaling | None
+    reference: int | None
+    has_warmup: bool
+    length_in_updates: bool
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One value and why.
+
+    Args:
+        name: What it is.
+        value: The value, for people.
+        reason: One sentence.
+        overrides: The overrides that set it.
+    """
+
+    name: str
+    value: str
+    reason: str
+    overrides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to train with.
+
+    Args:
+        micro_batch: Samples in a pass of one rank.
+        batch_size: Global batch, in samples.
+        lr: Peak learning rate at this batch.
+        warmup_updates: Updates of warm-up.
+        advice: The same with reasons, in this order.
+    """
+
+    micro_batch: int
+    batch_size: int
+    lr: float
+    warmup_updates: int
+    advice: tuple[Advice, ...]
+
+    @property
+    def overrides(self) -> list[str]:
+        """All overrides, to be copied."""
+        return [override for advice in self.advice for override in advice.overrides]
+
+
+def recommend(setup: Setup, speeds: list[Speed], noise_scale: float | None) -> Recommendation:
+    """The advice for a run.
+
+    Args:
+        setup: The run.
+        speeds: Throughput by size of micro-batch, at least one.
+        noise_scale: In samples; None where it could not be measured.
+    """
+    batch_size, batch = _batch(setup, noise_scale, _fastest(speeds).micro_batch)
+    micro_batch, micro = _micro_batch(setup, speeds, batch_size)
+    lr, rate = _learning_rate(setup, batch_size)
+    warmup_updates, warmup = _warmup(setup, batch_size)
+    return Recommendation(micro_batch, batch_size, lr, warmup_updates, (micro, batch, rate, warmup))
+
+
+def command(typed: Sequence[str], overrides: Sequence[str]) -> str:
+    """The line that trains as recommended: what the user typed, with what the recommendation changes at the end."""
+    keys = {override.partition("=")[0] for override in overrides}
+    kept = [word for word in typed if word.lstrip("+").partition("=")[0] not in keys]
+    return shlex.join(["gradwire", "train", *kept, *overrides])
+
+
+def power_of_two_granules(samples: float, granule: int) -> int:
+    """The granule times the power of two that comes nearest, by ratio; at least one granule."""
+    return int(granule * 2 ** max(round(math.log2(max(samples, granule) / granule)), 0))
+
+
+def _batch(setup: Setup, noise_scale: float | None, fast: int) -> tuple[int, Advice]:
+    """The power of two nearest the noise scale, between what keeps the ranks busy and what leaves enough updates."""
+    name = "global batch"
+    if noise_scale is None:
+        return setup.batch_size, Advice(name, _samples(setup.batch_size), "kept: no noise scale could be measured")
+    kind = "granules times a power of two" if setup.granule > 1 else "the power of two"
+    wanted = power_of_two_granules(noise_scale, setup.granule)
+    least = power_of_two_granules(fast * setup.world_size, setup.granule)
+    most = max(setup.total_samples // _FEWEST_UPDATES, setup.granule)
+    chosen = max(wanted, least)
+    reason = f"{kind} nearest the noise scale, where updates and samples are each about twice the fewest possible"
+    if chosen > wanted:
+        reason = (
+            f"above the noise scale, because a smaller batch would take as long an update on {setup.world_size} rank"
+        )
+        reason += f"{'' if setup.world_size == 1 else 's'}: passes of fewer than {_samples(fast)} are slow a sample"
+    if chosen > most:
+        longer, chosen = chosen, setup.granule * 2 ** int(math.log2(most / setup.granule))
+        reason = (
+            f"{kind} that leaves the run {_FEWEST_UPDATES} updates of its {setup.total_samples:,} samples: "
+            f"a longer run could take {longer:,}"
+        )
+    overrides = [f"batch.size={chosen}"]
+    if setup.length_in_updates and chosen != setup.batch_size:  # else the run's samples would change with the batch
+        overrides.append(f"run.length={setup.total_samples} samples")
+    return chosen, Advice(name, _samples(chosen), reason, tuple(overrides))
+
+
+def _fastest(speeds: list[Speed]) -> Speed:
+    """The smallest pass that is nearly as fast a sample as any."""
+    best = max(speed.samples_per_second for speed in speeds)
+    return next(speed for speed in speeds if speed.samples_per_second >= _NEARLY * best)
+
+
+def _micro_batch(setup: Setup, speeds: list[Speed], batch_size: int) -> tuple[int, Advice]:
+    fast, share = _fastest(speeds), math.ceil(batch_size / setup.world_size)
+    chosen = min(fast.micro_batch, share)
+    reached = fast.samples_per_second / max(speed.samples_per_second for speed in speeds)
+    reason = f"{reached:.0%} of the best throughput: larger ones cost memory and gain next to nothing"
+    if fast is speeds[-1]:
+        reason = "the fastest a sample of those that were timed, and the largest"
+    if chosen < fast.micro_batch:
+        reason = f"a rank's whole share of the global batch; {fast.micro_batch:,} would be faster a sample"
+    return chosen, Advice("micro-batch", _samples(chosen), reason, (f"batch.micro={chosen}",))
+
+
+def _learning_rate(setup: Setup, batch_size: int) -> tuple[float, Advice]:
+    name = "learning rate"
+    if setup.scaling is not None and setup.reference is not None:
+        named = type(setup.scaling).__name__
+        try:
+            lr = setup.scaling.apply(setup.lr, batch_size, setup.betas).lr
+        except SchedulerError as error:
+            return setup.lr, Advice(name, f"{setup.lr:g}", f"left as it is, because scaling refuses: {error}")
+        reason = f"{named} already makes this of optimizer.lr={setup.lr:g}, which holds at {setup.reference:,} samples"
+        return lr, Advice(name, f"{lr:.4g}", reason)
+    rule, why = _rule(setup)
+    try:
+        lr = float(f"{rule.apply(setup.lr, batch_size, setup.betas).lr:.4g}")
+    except SchedulerError as error:
+        return setup.lr, Advice(name, f"{setup.lr:g}", f"left as it is, because scaling refuses: {error}")
+    reason = f"{why} from {setup.lr:g} at {setup.batch_size:,} samples, provided that it was a good rate there"
+    return lr, Advice(name, f"{lr:g}", reason, (f"optimizer.lr={lr:g}",) if lr != setup.lr else ())
+
+
+def _rule(setup: Setup) -> tuple[Scaling, str]:
+    """The rule to take from one batch to the other, and its name."""
+    if setup.scaling is not None:
+        return setup.scaling.with_reference(setup.batch_size), f"the configured rule ({type(setup.scaling).__name__})"
+    if setup.betas is None:
+        return Linear(setup.batch_size), "a suggestion, as scaling=none: the linear rule for SGD (arXiv 1706.02677)"
+    return SquareRoot(setup.batch_size), "a suggestion, as scaling=none: the square-root rule for Adam (2205.10287)"
+
+
+def _warmup(setup: Setup, batch_size: int) -> tuple[int, Advice]:
+    updates = math.ceil(setup.total_samples / batch_size)
+    most = max(math.floor(_MOST_WARMUP * updates), 1)
+    if setup.betas is None:
+        wanted, source = math.ceil(updates / 18), "one eighteenth of the run, as 5 epochs of 90 (arXiv 1706.02677)"
+    else:
+        wanted, source = math.ceil(2 / (1 - setup.betas[1])), "2/(1 − β₂) updates (arXiv 1910.04209)"
+    chosen = min(wanted, most)
+    reason = source if chosen == wanted else f"a tenth of the run, which is too short for {source}, {wanted:,}"
+    overrides = (f"lr.warmup={chosen} updates",) if setup.has_warmup else ()
+    if not overrides:
+        reason += "; the configured lr schedule has no warm-up"
+    return chosen, Advice("warm-up", f"{chosen:,} {'update' if chosen == 1 else 'updates'}", reason, overrides)
+
+
+def _samples(count: int) -> str:
+    return f"{count:,} {'sample' if count == 1 else 'samples'}"
