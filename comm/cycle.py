@@ -1,5 +1,6 @@
 """One reduction of all buckets: which gradients have come, what has been sent, and what is still to be waited for."""
 
+from array import array
 from collections.abc import Callable, Sequence
 
 import torch
@@ -14,13 +15,15 @@ from gradwire.comm.group import named, rank_of
 class Cycle:
     """Sends each bucket once its gradients are complete, in the order of the buckets on every rank.
 
-    Behind the buckets goes one byte for each gradient and rank: who has what, and whose backward failed.
+    Behind the buckets goes a number for each gradient and each rank: how many have it, and whose backward failed; and
+    with them what the caller has to sum.
 
     Args:
         buckets: All of them, in the order in which they are sent.
         all_reduce: Sums a bucket over the ranks.
         control: The same ranks, for small tensors on the CPU.
         before_sending: Sees every bucket when its local gradients are complete.
+        carry: Whole numbers to sum over the ranks.
     """
 
     def __init__(
@@ -29,6 +32,7 @@ class Cycle:
         all_reduce: AllReduce,
         control: dist.ProcessGroup | None,
         before_sending: Callable[[Bucket], None] | None,
+        carry: Sequence[int] = (),
     ) -> None:
         self._buckets = buckets
         self._all_reduce = all_reduce
@@ -36,14 +40,20 @@ class Cycle:
         self._before_sending = before_sending
         self._waiting_for = [len(bucket.slots) for bucket in buckets]
         self._gradients = sum(self._waiting_for)
-        self.present = bytearray(self._gradients + all_reduce.size)
+        self.present = array("q", [0] * (self._gradients + all_reduce.size)) + array("q", carry)
         self._works: list[Work | None] = []
         self._presence: dist.Work | None = None
 
     @property
     def aborted(self) -> list[int]:
         """Ranks whose backward failed; known when the cycle is complete."""
-        return [rank for rank, failed in enumerate(self.present[self._gradients :]) if failed]
+        failed = self.present[self._gradients : self._gradients + self._all_reduce.size]
+        return [rank for rank, count in enumerate(failed) if count]
+
+    @property
+    def carried(self) -> list[int]:
+        """The sums of what was to be carried; known when the cycle is complete."""
+        return self.present[self._gradients + self._all_reduce.size :].tolist()
 
     def arrived(self, slot: Slot) -> None:
         """The local gradient of `slot` lies in its bucket; send what that completes."""
@@ -92,9 +102,9 @@ class Cycle:
                 self._before_sending(bucket)
             self._works.append(self._all_reduce(bucket.flat, op="sum", async_op=True))
         if len(self._works) == len(self._buckets) and self._presence is None and self._all_reduce.size > 1:
-            everyone = torch.frombuffer(self.present, dtype=torch.uint8)
+            everyone = torch.frombuffer(self.present, dtype=torch.int64)
             with named("exchanging which gradients exist", self._control):
-                self._presence = dist.all_reduce(everyone, dist.ReduceOp.MAX, group=self._control, async_op=True)
+                self._presence = dist.all_reduce(everyone, dist.ReduceOp.SUM, group=self._control, async_op=True)
 
     def _wait(self) -> None:
         for bucket, work in zip(self._buckets, self._works, strict=True):

@@ -52,6 +52,8 @@ class Reducer:
         self._uncleared = False
         self._reduced_at = [-1] * len(self.buckets)  # version of each bucket's memory right after its reduction
         self._failure: CommError | None = None
+        self.carried: list[int] = []
+        self._carry: Sequence[int] = ()
         self._handles: list[RemovableHandle] = []
 
     @property
@@ -67,6 +69,18 @@ class Reducer:
             yield
         finally:
             self._synchronizing = before
+
+    def carry(self, counts: Sequence[int]) -> None:
+        """Send a few whole numbers with the next reduction; afterwards `carried` holds their sums over the ranks.
+
+        They cost nothing there: the ranks exchange which gradients exist anyway. Every rank gives equally many.
+
+        Args:
+            counts: At most 63 bits each, and so their sums.
+        """
+        self._carry = counts
+        if self._all_reduce.size == 1:
+            self.carried = list(counts)
 
     def reduce(self) -> None:
         """Reduce what was accumulated under `no_sync`, without a backward. A collective.
@@ -162,7 +176,8 @@ class Reducer:
     def _new_cycle(self) -> Cycle:
         if self._failure is not None:
             raise CommError(f"this reducer failed before and its ranks are out of step: {self._failure}")
-        return Cycle(self.buckets, self._all_reduce, self._control, self._before_sending if self._observer else None)
+        before_sending = self._before_sending if self._observer else None
+        return Cycle(self.buckets, self._all_reduce, self._control, before_sending, self._carry)
 
     def _await_end(self) -> None:
         """Have `_finish` called when the running backward ends; the engine drops the callback where that fails."""
@@ -186,6 +201,7 @@ class Reducer:
             raise BackwardError(f"backward failed on rank {ranks} (see its log): clear the gradients on every rank")
         if self._sparse:
             self._guard(self._reduce_sparse)
+        self.carried = cycle.carried
         for slot in self._slots:
             if cycle.present[slot.index] and slot.parameter.grad is None:
                 slot.parameter.grad = slot.view

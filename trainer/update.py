@@ -56,6 +56,7 @@ class Updater:
         strategy: Spreads the work over ranks.
         precision: Number format of the passes.
         seed: The run's seed.
+        targets: Targets of a sample where none is padding, by which losses are divided at first.
         clip: Largest norm of the gradient; longer ones are scaled down to it. None leaves them.
         non_finite: `raise` ends the run at a gradient with NaN or infinity, `skip` leaves the weights and goes on.
         stop_requested: Polled once an update: was this rank asked to stop?
@@ -72,6 +73,7 @@ class Updater:
         precision: Precision,
         *,
         seed: int = 0,
+        targets: int = 1,
         clip: float | None = None,
         non_finite: Literal["raise", "skip"] = "raise",
         stop_requested: Callable[[], bool] = lambda: False,
@@ -84,6 +86,7 @@ class Updater:
         self._strategy = strategy
         self._precision = precision
         self._seed = seed
+        self._targets = targets
         self._clip = clip
         self._non_finite = non_finite
         self._stop_requested = stop_requested
@@ -99,13 +102,15 @@ class Updater:
             NoiseError: the meter saw what it cannot use.
         """
         self._beat("forward and backward", update)
-        loss_sum, control = self._accumulate(batch, update, meter)
-        targets, stop, due = (int(value) for value in control.tolist())
-        scale = self._precision.scale
+        loss_sum = self._accumulate(batch, update, meter)
+        targets, stop, due = self._strategy.carried()
+        scale, correction = self._precision.scale, self._divisor(step) / max(targets, 1)
         self._precision.unscale(self._optimizer)
+        if correction != 1:
+            torch._foreach_mul_(self._gradients(), correction)
         norm = self._gradient_norm()
         finite = torch.isfinite(norm).item() is True
-        norms = {} if meter is None else self._norms(meter, step.batch_size, targets, scale, finite=finite)
+        norms = {} if meter is None else self._norms(meter, step, targets, scale / correction, finite=finite)
         if not finite:
             self._refuse(batch, loss_sum, update)
         elif self._clip is not None and norm > self._clip:
@@ -128,7 +133,14 @@ class Updater:
 
         return attempt
 
-    def _norms(self, meter: Meter, size: int, targets: int, scale: float, *, finite: bool) -> Mapping[str, Norms]:
+    def _divisor(self, step: Step) -> int:
+        """What losses are divided by before backward: the targets of the global batch, if every sample has as many.
+
+        How many there really are is known with the gradients, which are corrected by the ratio then.
+        """
+        return max(step.batch_size * self._targets, 1)
+
+    def _norms(self, meter: Meter, step: Step, targets: int, scale: float, *, finite: bool) -> Mapping[str, Norms]:
         """What the meter saw; the whole gradient's norms are the first rank's, so that all ranks have the same bits."""
         small, groups = meter.local(), len(meter.groups)
         big = list(meter.big().values()) if finite and self._strategy.rank == 0 else [0.0] * groups
@@ -136,17 +148,16 @@ class Updater:
         summed = self._strategy.start_sum(values).wait()
         if not finite:
             return {}
-        return meter.norms(
-            summed[:-groups], dict(zip(meter.groups, summed[-groups:].tolist(), strict=True)), size, targets, scale
-        )
+        whole = dict(zip(meter.groups, summed[-groups:].tolist(), strict=True))
+        return meter.norms(summed[:-groups], whole, step.batch_size, targets, scale)
 
-    def _accumulate(self, batch: UpdateBatch, update: int, meter: Meter | None) -> tuple[Tensor, Tensor]:
-        """Forward and backward of every micro-batch; the summed loss and the ranks' summed control values."""
+    def _accumulate(self, batch: UpdateBatch, update: int, meter: Meter | None) -> Tensor:
+        """Forward and backward of every micro-batch; the summed loss."""
         device = self._strategy.device
         counts = [self._loss.count(micro.batch) * micro.weight for micro in batch.micro_batches]
         flags = (int(self._stop_requested()), int(self._strategy.rank == 0 and self._due()))
-        pending = self._strategy.start_sum(torch.tensor([sum(counts), *flags], dtype=torch.int64))
-        control: Tensor | None = None
+        self._strategy.carry([sum(counts), *flags])
+        divisor = self._divisor(batch.step)
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         last = len(batch.micro_batches) - 1
         for index, micro in enumerate(batch.micro_batches):
@@ -155,12 +166,9 @@ class Updater:
             with measured, nullcontext() if index == last else self._strategy.accumulate():
                 with self._precision.autocast():
                     loss = self._loss(self._model, move(micro.batch, device)) * micro.weight
-                if control is None:  # the sum crossed the network while the first forward pass ran
-                    control = pending.wait()
-                self._precision.backward(loss / max(int(control[0]), 1))
+                self._precision.backward(loss / divisor)
             loss_sum += loss.detach()
-        assert control is not None, "a feed gives at least one micro-batch"
-        return loss_sum, control
+        return loss_sum
 
     def _gradients(self) -> list[Tensor]:
         return [parameter.grad for parameter in self._parameters if parameter.grad is not None]

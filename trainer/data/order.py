@@ -87,16 +87,24 @@ class Shuffled:
     """
 
     def __init__(self, n: int, seed: int) -> None:
-        Permutation(n, 0)  # refuses what n may not be
+        first = Permutation(n, 0)  # refuses what n may not be
         self.n = n
         self._seed = seed
+        self._epoch = (-1, first)  # the permutation used last, with its epoch
 
     def locate(self, ordinals: npt.ArrayLike) -> Ordinals:
         """The indices of the samples with these ordinals (0 is the first of the run); int64 of the same shape."""
         given = np.asarray(ordinals, dtype=np.int64)
         epochs, positions = np.divmod(given, self.n)
+        if given.size and (epochs == epochs.flat[0]).all():
+            return self._permutation(int(epochs.flat[0]))(positions)
         indices: Ordinals = np.empty_like(given)
         for epoch in np.unique(epochs):
             here: npt.NDArray[Any] = epochs == epoch
-            indices[here] = Permutation(self.n, derive_seed(self._seed, "order", int(epoch)))(positions[here])
+            indices[here] = self._permutation(int(epoch))(positions[here])
         return indices
+
+    def _permutation(self, epoch: int) -> Permutation:
+        if self._epoch[0] != epoch:
+            self._epoch = (epoch, Permutation(self.n, derive_seed(self._seed, "order", epoch)))
+        return self._epoch[1]

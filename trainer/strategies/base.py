@@ -1,5 +1,6 @@
 """What the trainer asks of a strategy: how replicas of a model share one update's work."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -28,6 +29,14 @@ class Strategy(Protocol):
 
     def accumulate(self) -> AbstractContextManager[None]:
         """Within the block backward only accumulates this rank's own gradients."""
+        ...
+
+    def carry(self, counts: Sequence[int]) -> None:
+        """Sum whole numbers over the ranks together with the next reduction of the gradients; see `carried`."""
+        ...
+
+    def carried(self) -> list[int]:
+        """The sums, once the backward that reduces is over."""
         ...
 
     def start_sum(self, values: Tensor) -> Pending:

@@ -1,5 +1,6 @@
 """Data parallelism: every rank holds the whole model; gradients are summed while backward runs (gradwire.comm)."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -58,6 +59,12 @@ class DataParallel:
 
     def accumulate(self) -> AbstractContextManager[None]:
         return self.reducer.no_sync()
+
+    def carry(self, counts: Sequence[int]) -> None:
+        self.reducer.carry(counts)
+
+    def carried(self) -> list[int]:
+        return self.reducer.carried
 
     def start_sum(self, values: Tensor) -> _Sum:
         work = dist.all_reduce(values, group=self._control, async_op=True)

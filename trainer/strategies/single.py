@@ -1,5 +1,6 @@
 """One process, one device."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -27,12 +28,19 @@ class Single:
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._carried: list[int] = []
 
     def prepare(self, model: nn.Module) -> nn.Module:
         return model.to(self.device)
 
     def accumulate(self) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def carry(self, counts: Sequence[int]) -> None:
+        self._carried = list(counts)
+
+    def carried(self) -> list[int]:
+        return self._carried
 
     def start_sum(self, values: Tensor) -> _Done:
         return _Done(values)
