@@ -15,7 +15,7 @@ from gradwire.trainer.launch.local import count_processes
 from gradwire.trainer.plan_outline import Outline, Point, outline
 
 MEASURED = (
-    "This run decides its batch sizes while it trains, from the gradient noise scale: what is shown is the plan as it "
+    "This run decides its batch sizes or rates while it trains, by the gradient noise scale: shown is the plan as it "
     "stands before anything is measured."
 )
 
