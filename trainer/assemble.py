@@ -162,6 +162,7 @@ def settings_of(config: Node) -> Settings:
         seed=run["seed"],
         precision=config["precision"],
         micro=None if micro == "auto" else micro,
+        few_shapes=config["compile"],
         workers=config["data"].get("workers", 0),
         clip=config["clip"],
         ema=config["ema"],

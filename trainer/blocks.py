@@ -4,12 +4,16 @@ Compiled per block, a model's backward pass is several graphs, and gradients can
 """
 
 import functools
+import importlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
+
+_GRAPHS = 8  # torch's own limit
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
@@ -54,6 +58,14 @@ def _statistics_aside(block: nn.Module) -> Iterator[None]:
 
 
 def compile_blocks(model: nn.Module) -> None:
-    """Compile each block by itself (torch.compile); parameter names stay as they are."""
-    for block in blocks_of(model):
+    """Compile each block by itself (torch.compile); parameter names stay as they are.
+
+    torch keeps so many graphs a function, then gives up compiling it. Blocks of other widths are other graphs of the
+    same function, so each kind of block is allowed that many.
+    """
+    blocks = blocks_of(model)
+    kinds = {(type(block), *(weight.shape for weight in block.parameters())) for block in blocks}
+    dynamo: Any = importlib.import_module("torch._dynamo.config")  # takes seconds to import, as compiling does anyway
+    dynamo.recompile_limit = max(dynamo.recompile_limit, _GRAPHS * len(kinds))
+    for block in blocks:
         block.compile()

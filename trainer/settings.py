@@ -20,6 +20,8 @@ class Settings:
         precision: Number format of forward and backward.
         micro: Most samples in one forward pass of one rank; None takes what fits: a rank's whole share, on a GPU halved
             until it fits into memory.
+        few_shapes: Whether passes have few sizes (full micro-batches and powers of two) while the batch size changes:
+            for models that are compiled.
         workers: Data-loading processes a rank; 0 loads in the training process.
         clip: Largest gradient norm; None does not clip.
         ema: Decay of the moving average of the weights; evaluation then uses the average. None keeps none.
@@ -38,6 +40,7 @@ class Settings:
     seed: int = 0
     precision: Format = "fp32"
     micro: int | None = None
+    few_shapes: bool = False
     workers: int = 0
     clip: float | None = None
     ema: float | None = None

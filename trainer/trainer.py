@@ -13,6 +13,7 @@ from gradwire.checkpoint import Checkpointer, State
 from gradwire.schedulers import Clock, Duration, Plan, Step
 from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.data import Feed, SampleStream, UpdateBatch, training_set, validation_set
+from gradwire.trainer.data.feed import few_shapes, fewest_passes
 from gradwire.trainer.decisions import NOISE_SCALE, Decision, DecisionLog
 from gradwire.trainer.ema import MovingAverage
 from gradwire.trainer.evaluation import EvaluationInterrupted, Evaluator, TextSamples
@@ -109,6 +110,7 @@ class Trainer:
             self.strategy,
             self.precision,
             seed=self.settings.seed,
+            targets=self.context,
             clip=self.settings.clip,
             non_finite=self.settings.non_finite,
             stop_requested=lambda: stop_requested() or self._end_clock.due(),
@@ -180,6 +182,7 @@ class Trainer:
             world_size=self.strategy.world_size,
             micro=micro,
             workers=self.settings.workers,
+            cut=few_shapes if self.settings.few_shapes else fewest_passes,
         )
 
     def _micro_batch(self) -> int:

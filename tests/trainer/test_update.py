@@ -9,6 +9,7 @@ from torch import nn
 from gradwire.comm import AllReduce
 from gradwire.schedulers import Clock, Plan
 from gradwire.trainer.data import Feed, SampleStream
+from gradwire.trainer.data.feed import Cut, few_shapes, fewest_passes
 from gradwire.trainer.errors import NonFiniteError
 from gradwire.trainer.losses import IGNORED, NextToken
 from gradwire.trainer.precision import Precision
@@ -55,7 +56,7 @@ def big_batch_gradient() -> list[torch.Tensor]:
     return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
-def step_taken(strategy: Strategy, micro: int) -> list[torch.Tensor]:
+def step_taken(strategy: Strategy, micro: int, cut: Cut = fewest_passes) -> list[torch.Tensor]:
     """What one update of plain SGD with learning rate 1 subtracts: the gradient that the trainer applied."""
     model = language_model()
     before = copy.deepcopy(list(model.parameters()))
@@ -63,21 +64,25 @@ def step_taken(strategy: Strategy, micro: int) -> list[torch.Tensor]:
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     updater = Updater(model, Float64NextToken(), optimizer, strategy, Precision("fp32", CPU))
     plan = Plan(lr=1.0, batch=SAMPLES, run_length="1 updates")
-    feed = Feed(SampleStream(Padded()), plan, Clock(), rank=strategy.rank, world_size=strategy.world_size, micro=micro)
+    rank, world_size = strategy.rank, strategy.world_size
+    feed = Feed(SampleStream(Padded()), plan, Clock(), rank=rank, world_size=world_size, micro=micro, cut=cut)
     for batch in feed:
         updater.run(batch, batch.step, 0)
     return [old.detach() - new.detach() for old, new in zip(before, model.parameters(), strict=True)]
 
 
-@pytest.mark.parametrize("micro", [1, 3, 5, 13])
-def test_unequal_padded_micro_batches_give_the_big_batch_gradient(micro: int) -> None:
-    torch.testing.assert_close(step_taken(Single(CPU), micro), big_batch_gradient(), rtol=1e-12, atol=1e-14)
+@pytest.mark.parametrize("cut", [fewest_passes, few_shapes])
+@pytest.mark.parametrize("micro", [1, 3, 5, 13, 20])
+def test_unequal_padded_micro_batches_give_the_big_batch_gradient(micro: int, cut: Cut) -> None:
+    torch.testing.assert_close(step_taken(Single(CPU), micro, cut), big_batch_gradient(), rtol=1e-12, atol=1e-14)
 
 
 def _matches_on_three_ranks(rank: int) -> None:
     assert dist.get_world_size() == 3  # shares of 5, 4 and 4 samples; micro-batches of 3 and 2, 3 and 1
     strategy = DataParallel(AllReduce(), CPU)
     torch.testing.assert_close(step_taken(strategy, 3), big_batch_gradient(), rtol=1e-12, atol=1e-14)
+    cut = step_taken(strategy, 4, few_shapes)  # passes of 4 and 1; the others make a second one of weight 0
+    torch.testing.assert_close(cut, big_batch_gradient(), rtol=1e-12, atol=1e-14)
 
 
 def test_unequal_shares_of_three_ranks_give_the_big_batch_gradient() -> None:

@@ -81,18 +81,38 @@ def shares(batch_size: int, world_size: int) -> list[range]:
     return [range(start, stop) for start, stop in itertools.pairwise(starts)]
 
 
-def passes(first: int, batch_size: int, rank: int, world_size: int, micro: int) -> list[Pass]:
+Cut = Callable[[int, int], list[int]]
+
+
+def fewest_passes(share: int, micro: int) -> list[int]:
+    """A share cut into full micro-batches and one rest: sizes that sum to `share`, each at most `micro`."""
+    full, rest = divmod(share, micro)
+    return [micro] * full + [rest] * bool(rest)
+
+
+def few_shapes(share: int, micro: int) -> list[int]:
+    """A share cut into full micro-batches and falling powers of two: sizes that sum to `share`, each at most `micro`.
+
+    However a batch grows, passes have at most ⌈log₂ micro⌉ + 1 sizes. A rest takes as many passes as its binary number
+    has ones, at most ⌈log₂ micro⌉.
+    """
+    full, rest = divmod(share, micro)
+    return [micro] * full + [1 << bit for bit in reversed(range(rest.bit_length())) if rest >> bit & 1]
+
+
+def passes(first: int, batch_size: int, rank: int, world_size: int, micro: int, cut: Cut = fewest_passes) -> list[Pass]:
     """A rank's passes over its share of the global batch that begins at ordinal `first`.
 
-    Every rank makes as many passes as the one with the largest share. Where a rank has no samples left it repeats its
-    last one (or, without any, the global batch's first) with weight 0.
+    Every rank makes as many passes as the one that needs most. A rank that needs fewer repeats its last sample (or,
+    without any, the global batch's first) with weight 0.
     """
     share = shares(batch_size, world_size)[rank]
-    largest = math.ceil(batch_size / world_size)
-    starts = range(first + share.start, first + share.stop, micro)
-    own = [Pass(start, min(start + micro, first + share.stop), 1) for start in starts]
+    sizes = cut(len(share), micro)
+    ends = list(itertools.accumulate(sizes, initial=first + share.start))
+    own = [Pass(start, stop, 1) for start, stop in itertools.pairwise(ends)]
+    most = max(len(cut(batch_size // world_size, micro)), len(cut(math.ceil(batch_size / world_size), micro)))
     spare = first + share.stop - 1 if share else first
-    return own + [Pass(spare, spare + 1, 0)] * (math.ceil(largest / micro) - len(own))
+    return own + [Pass(spare, spare + 1, 0)] * (most - len(own))
 
 
 class Feed:
@@ -108,6 +128,8 @@ class Feed:
         world_size: Number of ranks.
         micro: Most samples in a pass.
         workers: Processes that read ahead; 0 reads in this process when a batch is asked for.
+        cut: How a rank's share becomes passes. A model that is compiled wants `few_shapes`: a batch size that changes
+            from update to update then brings no shape that was not there before.
 
     Raises:
         DataError: the arguments contradict each other.
@@ -122,6 +144,7 @@ class Feed:
         world_size: int = 1,
         micro: int = 1,
         workers: int = 0,
+        cut: Cut = fewest_passes,
     ) -> None:
         if not 0 <= rank < world_size:
             raise DataError(f"rank must lie in 0 … {world_size - 1}, found {rank}")
@@ -135,6 +158,7 @@ class Feed:
         self._plan = plan
         self._clock = clock
         self._rank, self._world_size, self._micro, self._workers = rank, world_size, micro, workers
+        self._cut = cut
         self._running: Generator[UpdateBatch, None, None] | None = None
 
     def __iter__(self) -> Iterator[UpdateBatch]:
@@ -170,7 +194,8 @@ class Feed:
                     step.batch_size,
                     self._world_size,
                 )
-            yield clock, step, passes(clock.samples, step.batch_size, self._rank, self._world_size, self._micro)
+            share = passes(clock.samples, step.batch_size, self._rank, self._world_size, self._micro, self._cut)
+            yield clock, step, share
             clock = clock.advance(step.batch_size, 0)  # a plan looks at the samples, not at the tokens
 
     def _read(self, planned: Iterable[Pass]) -> tuple[Iterator[Batch], Callable[[], None]]:

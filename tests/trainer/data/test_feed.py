@@ -1,5 +1,6 @@
 import itertools
 import logging
+import math
 import os
 import signal
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from gradwire.schedulers import Clock, Plan, Step
 from gradwire.trainer.data import DataError, Feed, SampleStream, UpdateBatch, shares
-from gradwire.trainer.data.feed import passes
+from gradwire.trainer.data.feed import Cut, few_shapes, fewest_passes, passes
 from tests.trainer.data.datasets_for_tests import Augmented, Broken, Numbers, WhichWorker
 
 
@@ -62,11 +63,12 @@ def test_shares_cover_the_batch_in_order_and_differ_by_at_most_one(batch_size: i
     batch_size=st.integers(1, 300),
     world_size=st.integers(1, 20),
     micro=st.integers(1, 50),
+    cut=st.sampled_from([fewest_passes, few_shapes]),
 )
 def test_every_rank_makes_as_many_passes_and_together_they_see_each_sample_once(
-    first: int, batch_size: int, world_size: int, micro: int
+    first: int, batch_size: int, world_size: int, micro: int, cut: Cut
 ) -> None:
-    by_rank = [passes(first, batch_size, rank, world_size, micro) for rank in range(world_size)]
+    by_rank = [passes(first, batch_size, rank, world_size, micro, cut) for rank in range(world_size)]
     assert len({len(own) for own in by_rank}) == 1
     assert len(by_rank[0]) >= 1
     assert all(1 <= len(one.ordinals) <= micro for own in by_rank for one in own)
@@ -74,6 +76,41 @@ def test_every_rank_makes_as_many_passes_and_together_they_see_each_sample_once(
     assert weighted == list(range(first, first + batch_size))
     idle = [ordinal for own in by_rank for one in own if not one.weight for ordinal in one.ordinals]
     assert all(first <= ordinal < first + batch_size for ordinal in idle)
+
+
+@given(world_size=st.integers(1, 20), micro=st.integers(1, 200), largest=st.integers(1, 2000))
+def test_a_growing_batch_has_few_shapes_on_every_rank(world_size: int, micro: int, largest: int) -> None:
+    steps = range(1, largest + 1, max(largest // 50, 1))
+    shapes = {
+        len(one.ordinals)
+        for batch_size in steps
+        for rank in {0, world_size - 1}
+        for one in passes(7, batch_size, rank, world_size, micro, few_shapes)
+    }
+    allowed = {micro} | {2**power for power in range(20) if 2**power < micro}
+    assert shapes <= allowed
+    assert len(allowed) == math.ceil(math.log2(micro)) + 1
+
+
+@pytest.mark.parametrize(
+    ("share", "micro", "few", "fewest"),
+    [(8, 8, [8], [8]), (23, 8, [8, 8, 4, 2, 1], [8, 8, 7]), (11, 6, [6, 4, 1], [6, 5]), (3, 1, [1] * 3, [1] * 3)],
+)
+def test_a_share_is_cut_into_full_micro_batches_and_falling_powers_of_two(
+    share: int, micro: int, few: list[int], fewest: list[int]
+) -> None:
+    assert few_shapes(share, micro) == few
+    assert fewest_passes(share, micro) == fewest
+
+
+def test_the_cut_changes_the_passes_and_not_the_samples() -> None:
+    coarse, fine = (list(feed(Numbers(60), (3, 9, 23), micro=8, cut=cut)) for cut in (fewest_passes, few_shapes))
+    assert seen(coarse) == seen(fine)
+    assert [[len(one.batch["index"]) for one in update.micro_batches] for update in fine] == [
+        [2, 1],
+        [8, 1],
+        [8, 8, 4, 2, 1],
+    ]
 
 
 @settings(deadline=None, max_examples=50)
