@@ -60,8 +60,8 @@ def decoder(context: int) -> Decoder:
     torch.manual_seed(0)
     config = OmegaConf.create(CONF.read_text())
     config.context = context
-    sizes = {key: value for key, value in config.items() if key not in ("_target_", "init")}
-    return Decoder(**sizes)  # type: ignore[misc]
+    sizes = {str(key): value for key, value in config.items() if key not in ("_target_", "init")}
+    return Decoder(**sizes)
 
 
 class Run:

@@ -26,7 +26,7 @@ def trained_convnet(images: Tensor, labels: Tensor, generator: torch.Generator) 
     for _ in range(20):
         chosen = torch.randint(len(labels), (64,), generator=generator)
         optimizer.zero_grad()
-        functional.cross_entropy(model(images[chosen]), labels[chosen]).backward()
+        functional.cross_entropy(model(images[chosen]), labels[chosen]).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return model.eval()  # fixed statistics: each sample has a gradient of its own
 
