@@ -60,6 +60,17 @@ COMMON = [
     "logger=none",
     "launch.device=cpu",
 ]
+_LENGTH = "run.length=576 samples"
+_GROWS = ["batch.granule=2", "batch.schedule.start=6", "noise_scale.every=2 updates", _LENGTH]
+PLANS = {  # besides the constant batch: each changes batch size or learning rate while the run goes on
+    "linear_warmup, sqrt": ["batch=linear_warmup", "batch.schedule.length=50%", "scaling=sqrt", _LENGTH],
+    "doubling": ["batch=doubling", "batch.schedule.every=150 samples", *_GROWS],
+    "seesaw": ["batch=seesaw", "lr=warmup_linear", *_GROWS],
+    "grow_instead_of_decay": ["batch=grow_instead_of_decay", "lr=warmup_linear", *_GROWS],
+    "critical, measured": ["batch=critical", *_GROWS],
+    "noise_scale": ["batch=noise_scale", "batch.schedule.hysteresis=1.1", *_GROWS],
+    "adascale": ["scaling=adascale", "scaling.reference=6", "noise_scale.every=2 updates", _LENGTH],
+}
 
 
 @dataclass(frozen=True)
@@ -71,19 +82,22 @@ class Case:
     ranks: int
     accumulation: int
     how: str  # SIGKILL or SIGTERM
+    plan: str = ""
 
     def overrides(self) -> list[str]:
         share = -(-24 // self.ranks)
         return [
             *COMMON,
             *MODELS[self.model],
+            *PLANS.get(self.plan, []),
             f"precision={self.precision}",
             f"launch.processes={self.ranks}",
             f"batch.micro={-(-share // self.accumulation)}",
         ]
 
     def __str__(self) -> str:
-        return f"{self.model} {self.precision} ranks={self.ranks} accumulation={self.accumulation} {self.how}"
+        kind = f"{self.model} {self.precision} ranks={self.ranks} accumulation={self.accumulation}"
+        return " ".join(filter(None, [kind, self.plan, self.how]))
 
 
 @dataclass(frozen=True)
@@ -238,7 +252,8 @@ class Campaign:
 def all_cases() -> list[Case | Move]:
     choices = itertools.product(MODELS, ("fp32", "bf16"), (1, 2, 4), (1, 3), ("SIGKILL", "SIGTERM"))
     moves = [Move(1, 3), Move(2, 1), Move(2, 4), Move(3, 2), Move(4, 1)]
-    return [*(Case(*choice) for choice in choices), *moves]
+    plans = [Case("decoder", "fp32", ranks, 6, "SIGKILL", plan) for plan in PLANS for ranks in (1, 2)]
+    return [*(Case(*choice) for choice in choices), *plans, *moves]
 
 
 def main() -> None:

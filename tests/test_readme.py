@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_readme_names_the_commands_that_users_need() -> None:
     verbs = {command.split()[1] for command in commands()}
-    assert verbs == {"train", "resume", "evaluate", "config", "tokenize"}
+    assert verbs == {"train", "resume", "evaluate", "config", "tokenize", "plan", "batch-size"}
 
 
 @pytest.mark.slow
@@ -58,6 +58,8 @@ def test_every_command_runs_as_written(command: str, folder: Path) -> None:
     program, verb, *rest = shlex.split(command)
     if verb == "train":  # shortened: what a full run reaches is measured, not tested
         rest += [each for each in SHORT if not ("curve" in command and each.startswith("evaluation"))]
+    if verb == "batch-size":
+        rest += ["model=decoder_1m", "model.width=32", "model.layers=1", "data.context=32", "launch.device=cpu"]
     if verb == "resume":
         rest = [each.replace("1200 updates", "9 updates") for each in rest]
     output = run([str(BIN / program), verb, *rest], folder)
@@ -67,6 +69,8 @@ def test_every_command_runs_as_written(command: str, folder: Path) -> None:
         "evaluate": '"eval/loss"',
         "config": "optimizer:",
         "tokenize": "",
+        "plan": "updates",
+        "batch-size": "batch.micro=",
     }
     assert expected[verb] in output
 
