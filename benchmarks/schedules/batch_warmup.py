@@ -11,7 +11,7 @@ from gradwire.schedulers.batch import Constant, LinearWarmup
 from gradwire.schedulers.lr import WarmupCosine
 from gradwire.schedulers.scaling import NoScaling, Scaling, SquareRoot
 
-FULL, GRANULE = 64, 4
+FULL, GRANULE = 32, 4
 SAMPLES = 16_000
 LENGTH = "30%"
 
@@ -26,7 +26,7 @@ def arms(lr: float, quick: bool) -> Sequence[Run]:
 
     def run(name: str, batch: Schedule, scaling: Scaling) -> Run:
         length = f"{SAMPLES // 30 if quick else SAMPLES} samples"
-        schedule = lr * WarmupCosine("5%", floor=0.1)
+        schedule = lr * WarmupCosine("10%", floor=0.1)
         plan = Plan(lr=schedule, batch=batch, run_length=length, scaling=scaling, granule=GRANULE, context=task.context)
         return Run(name, 0, task, plan, "adam", evaluations=3 if quick else 12)
 
@@ -59,9 +59,10 @@ EXPERIMENT = Comparison(
     title="Warm-up of the batch size",
     source="Brown et al. 2020, arXiv 2005.14165, appendix B",
     about=(
-        f"Python source as bytes, decoder of width 64 and two layers, context 64, AdamW, {SAMPLES:,} samples "
-        f"(a million bytes), cosine to a tenth after a warm-up of 5 %. The batch is {FULL}, or rises to it from "
-        f"{GRANULE} over the first {LENGTH} of the samples."
+        f"Python source as bytes, decoder of width 64 and two layers, context 64, AdamW, {SAMPLES:,} samples (a "
+        f"million bytes), cosine to a tenth after a warm-up of 10 %. The batch is {FULL}, or rises to it from "
+        f"{GRANULE} over the first {LENGTH} of the samples. (Tried first: a full batch of 64, with which the constant "
+        "batch does 250 updates and is far from done: there batch warm-up lowers the loss by 21 %.)"
     ),
     arms=arms,
     grid=(2e-3, 4e-3, 8e-3),

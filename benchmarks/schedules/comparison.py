@@ -12,6 +12,7 @@ from benchmarks.schedules.results import Data, Finding, Table, mean, shown
 from benchmarks.schedules.training import Outcome, Run, train
 
 TUNING_SEED = 1000  # no arm is compared on it
+QUICKLY = 64  # samples of a quick run's evaluations
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Column:
 
 
 LOSS = Column("validation loss", "loss", digits=4)
-TRAIN_LOSS = Column("training loss", "train_loss", digits=4)
+TRAIN_LOSS = Column("training loss", "train_loss", digits=5)
 ERROR = Column("validation error, %", "error", scale=100, digits=2)
 
 
@@ -65,11 +66,12 @@ class Comparison:
     def measure(self, seeds: Sequence[int], quick: bool, pool: Pool) -> dict[str, Any]:
         """Tune the baseline's learning rate with one seed, then run every arm with every seed."""
         grid = self.grid[:1] if quick else self.grid
-        tried = [dataclasses.replace(self.arms(lr, quick)[0], seed=TUNING_SEED) for lr in grid]
+        evaluated = QUICKLY if quick else Run.evaluated
+        tried = [dataclasses.replace(self.arms(lr, quick)[0], seed=TUNING_SEED, evaluated=evaluated) for lr in grid]
         losses = [outcome.loss for outcome in pool.map(train, tried)]
         _, lr = min((float("inf") if loss is None else loss, lr) for loss, lr in zip(losses, grid, strict=True))
         arms = self.arms(lr, quick)
-        runs = [dataclasses.replace(arm, seed=seed) for arm in arms for seed in seeds]
+        runs = [dataclasses.replace(arm, seed=seed, evaluated=evaluated) for arm in arms for seed in seeds]
         outcomes = pool.map(train, runs)
         return {
             "tuning": {f"{lr:g}": loss for lr, loss in zip(grid, losses, strict=True)},

@@ -91,18 +91,13 @@ class CriticalBatch:
         """The prediction within a factor of two."""
         fits = [_fit(data["updates"], seed) for seed in range(len(data["noise"]))]
         critical = [fit[1] for fit in fits]
-        predicted = [_prediction(trace) for trace in data["noise"]]
-        ends = [trace[-1][1] for trace in data["noise"]]
-        ratio = statistics.fmean(predicted) / statistics.fmean(critical)
+        average = [_prediction(trace) for trace in data["noise"]]
+        last = [trace[-1][1] for trace in data["noise"]]
         return [
-            Finding(
-                "the noise scale, averaged until the target, predicts the critical batch within a factor of 2",
-                f"{shown(predicted, digits=1)} against {shown(critical, digits=1)}: {ratio:.2f} of it",
-                0.5 <= ratio <= 2,
-            ),
+            _within("averaged over the updates until the target (decided on before measuring)", average, critical),
+            _within("when the target is reached", last, critical),
             Finding("fewest updates S_min of the fit", shown([fit[0] for fit in fits], digits=0)),
             Finding("fewest samples E_min of the fit", shown([fit[0] * fit[1] for fit in fits], digits=0)),
-            Finding("the noise scale when the target is reached", shown(ends, digits=1)),
         ]
 
     def draw(self, data: Data, axes: Axes) -> None:
@@ -182,6 +177,13 @@ def _updates_to(target: float, outcome: Outcome) -> float | None:
             return round(before[0] + share * (updates - before[0]), 2)
         before = (updates, loss)
     return None
+
+
+def _within(when: str, noise: Sequence[float], critical: Sequence[float]) -> Finding:
+    ratio = statistics.fmean(noise) / statistics.fmean(critical)
+    found = f"{shown(noise, digits=1)} against {shown(critical, digits=1)}: {ratio:.2f} of it"
+    claim = f"the noise scale, {when}, predicts the critical batch within a factor of 2"
+    return Finding(claim, found, 0.5 <= ratio <= 2)
 
 
 def _prediction(trace: Sequence[Sequence[float]]) -> float:

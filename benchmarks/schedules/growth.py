@@ -23,7 +23,7 @@ def arms(lr: float, quick: bool) -> Sequence[Run]:
     task = digits()
 
     def run(name: str, batch: int | Coupled, schedule: Schedule | float) -> Run:
-        length = f"{EPOCHS * (0.1 if quick else 1.0)} epochs"
+        length = f"{EPOCHS * (0.04 if quick else 1.0)} epochs"
         plan = Plan(lr=schedule, batch=batch, run_length=length, epoch_samples=len(task.train))
         return Run(name, 0, task, plan, "momentum", micro=SMALL)
 
@@ -42,10 +42,10 @@ def judge(arms: Arms) -> list[Finding]:
     for key, name in (("loss", "validation loss"), ("train_loss", "training loss")):
         allowed = spread(arms.values(BASE, key))
         gap = arms.mean(GROWN, key) - arms.mean(BASE, key)
-        found = f"{gap:+.4f} against a falling rate, whose spread is {allowed:.4f}"
+        found = f"{gap:+.2g} against a falling rate, whose spread is {allowed:.2g}"
         findings.append(Finding(f"{GROWN}: the same {name}", found, abs(gap) <= allowed))
         gap = arms.mean(NEITHER, key) - arms.mean(BASE, key)
-        findings.append(Finding(f"{NEITHER}: a higher {name}, or the question is idle", f"{gap:+.4f}", gap > allowed))
+        findings.append(Finding(f"{NEITHER}: a higher {name}, or the question is idle", f"{gap:+.2g}", gap > allowed))
     return findings
 
 

@@ -11,9 +11,9 @@ from gradwire.schedulers.coupling import Coupled, Seesaw
 from gradwire.schedulers.lr import QuarterCosine, Warmup
 from gradwire.schedulers.scaling import NoScaling, Scaling, SquareRoot
 
-START, FULL, FACTOR = 16, 64, 1.1
+START, FULL, FACTOR = 8, 32, 1.1
 SAMPLES = 16_000
-PLAIN = 24  # a constant batch with about as many updates as Seesaw
+PLAIN = 12  # a constant batch with about as many updates as Seesaw
 
 BASE = "cosine, constant batch"
 SEESAW = "Seesaw"
@@ -32,7 +32,7 @@ def arms(lr: float, quick: bool) -> Sequence[Run]:
 
     return [
         run(BASE, START),
-        run(SEESAW, (FULL // 2 if quick else FULL) * Seesaw(START, FACTOR)),
+        run(SEESAW, FULL * Seesaw(START, FACTOR)),
         run(LARGER, PLAIN, SquareRoot(START)),
     ]
 
@@ -60,10 +60,11 @@ EXPERIMENT = Comparison(
     about=(
         f"Python source as bytes, decoder of width 64 and two layers, context 64, AdamW, {SAMPLES:,} samples, warm-up "
         f"of 5 % and the paper's cosine (a quarter wave to zero). The batch is {START}; Seesaw takes the cosine in "
-        f"stairs of {FACTOR} and lets the batch grow to {FULL} at most."
+        f"stairs of {FACTOR} and lets the batch grow to {FULL} at most, which is to stay below the critical batch, as "
+        "the paper asks. (Tried first: from 16 to 64, where Seesaw lay 0.79 % above cosine in 30.1 % fewer updates.)"
     ),
     arms=arms,
-    grid=(2e-3, 4e-3, 8e-3),
+    grid=(1e-3, 2e-3, 4e-3, 8e-3),
     columns=(LOSS, TRAIN_LOSS),
     judge=judge,
     by_updates=True,

@@ -13,8 +13,6 @@ from gradwire.trainer.data.order import Ordinals
 from gradwire.trainer.losses import loss_for
 from gradwire.trainer.models import ConvNet, Decoder
 
-EVALUATED = 256  # samples of an evaluation on the way
-EVALUATED_LAST = 1024  # and of the one at the end
 CHUNK = 256
 
 
@@ -62,10 +60,9 @@ def _source(name: str, context: int) -> Digits | PythonSource:
     return Digits(validation_fraction=0.5) if name == "digits" else PythonSource(context)
 
 
-def indices(data: Any, most: int | None = EVALUATED) -> Ordinals:
+def indices(data: Any, most: int) -> Ordinals:
     """Evenly spread samples of a data set; the same for every run."""
-    count = len(data) if most is None else min(most, len(data))
-    return np.linspace(0, len(data) - 1, count).astype(np.int64)
+    return np.linspace(0, len(data) - 1, min(most, len(data))).astype(np.int64)
 
 
 @torch.no_grad()

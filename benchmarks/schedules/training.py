@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from benchmarks.schedules.tasks import EVALUATED_LAST, Task, evaluate, indices
+from benchmarks.schedules.tasks import Task, evaluate, indices
 from gradwire.schedulers import Clock, Plan
 from gradwire.trainer.data.order import Ordinals, Shuffled
 from gradwire.trainer.losses import Loss, loss_for
@@ -36,6 +36,7 @@ class Run:
         micro: Samples of a micro-batch, over which batch norm takes its statistics; None for the whole batch.
         evaluations: How often the validation loss is measured, evenly over the run.
         target: Validation loss at which the run may stop; looked at after every 4 % more updates.
+        evaluated: Most samples of the evaluation at the end; on the way it is a quarter of them.
     """
 
     arm: str
@@ -46,6 +47,7 @@ class Run:
     micro: int | None = None
     evaluations: int = 20
     target: float | None = None
+    evaluated: int = 1024
 
 
 @dataclass
@@ -76,7 +78,7 @@ class Outcome:
 def train(run: Run) -> Outcome:
     """Train from scratch as the run says."""
     model = run.task.model(run.seed)
-    validation, chosen = run.task.validation, indices(run.task.validation)
+    validation, chosen = run.task.validation, indices(run.task.validation, run.evaluated // 4)
     outcome = Outcome(run.arm, run.seed)
 
     def look() -> float:
@@ -127,10 +129,10 @@ def _next_look(run: Run, samples: int, updates: int) -> tuple[float, float]:
 
 def _finish(run: Run, model: nn.Module, outcome: Outcome) -> None:
     """Measure the end of the run on more samples than on the way."""
-    measured = evaluate(model, run.task.validation, indices(run.task.validation, EVALUATED_LAST))
+    measured = evaluate(model, run.task.validation, indices(run.task.validation, run.evaluated))
     outcome.loss, outcome.error = _finite(measured["loss"]), measured.get("error")
     train_set = run.task.train
-    outcome.train_loss = _finite(evaluate(model, train_set, indices(train_set, EVALUATED_LAST))["loss"])
+    outcome.train_loss = _finite(evaluate(model, train_set, indices(train_set, run.evaluated))["loss"])
 
 
 def _finite(value: float) -> float | None:
