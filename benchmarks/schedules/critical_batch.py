@@ -74,8 +74,8 @@ class CriticalBatch:
             "around the square-root rule is taken, on another seed. The trade-off curve (S/S_min − 1)(E/E_min − 1) = "
             "1 in updates S and samples E is fitted to each seed; its E_min/S_min is the batch size that costs twice "
             "the fewest updates and twice the fewest samples. The noise scale is measured at a batch of "
-            f"{MEASURED_AT} from micro-batches of {MICRO}, and averaged over the updates until the target (appendix D "
-            "of the paper)."
+            f"{MEASURED_AT} from micro-batches of {MICRO}. Its average over the updates until the target was named as "
+            "the prediction before anything was measured, its last value only afterwards."
         )
 
     def table(self, data: Data) -> Table:
@@ -94,8 +94,8 @@ class CriticalBatch:
         average = [_prediction(trace) for trace in data["noise"]]
         last = [trace[-1][1] for trace in data["noise"]]
         return [
-            _within("averaged over the updates until the target (decided on before measuring)", average, critical),
-            _within("when the target is reached", last, critical),
+            _within("averaged over the updates until the target (named before measuring)", average, critical),
+            _within("when the target is reached (named afterwards)", last, critical),
             Finding("fewest updates S_min of the fit", shown([fit[0] for fit in fits], digits=0)),
             Finding("fewest samples E_min of the fit", shown([fit[0] * fit[1] for fit in fits], digits=0)),
         ]

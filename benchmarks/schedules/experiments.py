@@ -7,7 +7,8 @@ from benchmarks.schedules.results import Experiment
 
 EXPERIMENTS: Mapping[str, Experiment] = {
     "a": linear_scaling.EXPERIMENT,
-    "b": growth.EXPERIMENT,
+    "b": growth.IMAGES,
+    "b2": growth.BYTES,
     "c": seesaw.EXPERIMENT,
     "d": critical_batch.EXPERIMENT,
     "e": batch_warmup.EXPERIMENT,
