@@ -72,11 +72,11 @@ class OneUpdate:
         samples = data["arms"][_name(data["rates"][0], SMALL)]["updates"]
         return (
             "Python source as bytes, decoder of width 32 and one layer, context 32, plain SGD. Steps are drawn from "
-            "the point that 200 updates of AdamW lead to: the theory takes the gradient g and the trace of its "
-            "covariance Σ from single samples at that point and predicts, to first order in the rate η, an expected "
-            "step of 256·η·g and a variance of 256·η²·tr Σ for 256 updates of one sample and for one update of 256 at "
-            f"256·η alike. Expectations are along −g. The losses are those of training from scratch on {samples:,} "
-            "samples."
+            "the point that 200 updates of AdamW lead to: the theory takes the gradient g from 15,360 other samples "
+            "at that point and the trace of its covariance Σ from 960 single ones, and predicts, to first order in "
+            "the rate η, an expected step of 256·η·g and a variance of 256·η²·tr Σ for 256 updates of one sample and "
+            "for one update of 256 at 256·η alike. Expectations are along −g. The losses are those of training from "
+            f"scratch on {samples:,} samples."
         )
 
     def table(self, data: Data) -> Table:

@@ -13,8 +13,8 @@ What the published rules for batch size and learning rate do on real data: handw
 library's source, with models small enough for two CPU cores without a GPU (one thread a run). Figures are means ± the
 sample standard deviations over seeds; every arm sees the same samples in the same order from the same initial weights.
 Learning rates are tuned for the baseline alone unless it says otherwise. Where a claim does not show at this size, the
-table says so: that speaks about this size, not about the paper. Seconds are those of a machine that
-others used at the same time.
+table says so: that speaks about this size, not about the paper. Seconds are those of a machine that others used at the
+same time.
 
 `python -m benchmarks.schedules` measures all of it again (`--only c` one experiment). This page is written from
 `benchmarks/results/schedules.json` by its `--docs`, and a test compares the two.
