@@ -11,11 +11,13 @@ from torch._compile import _disable_dynamo
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
+from gradwire.comm import postscript
 from gradwire.comm.all_reduce import AllReduce, Op, check_op
 from gradwire.comm.buckets import Slot, lay_out
 from gradwire.comm.buffers import BufferBroadcast
 from gradwire.comm.errors import AttachError
 from gradwire.comm.group import control_device, own_group
+from gradwire.comm.postscript import Postscript
 from gradwire.comm.reducer import Observer, Reducer
 from gradwire.comm.replicas import broadcast_parameters
 from gradwire.comm.sparse import SparseParameter, sparse_names
@@ -68,7 +70,7 @@ def attach(
         lane,
         _control_group(lane, device),
         op,
-        lay_out(dense, _limits(dense, bucket_mb)),
+        lay_out(dense, _limits(dense, bucket_mb), _tail(dense, device, lane.size)),
         [SparseParameter(*each) for each in trainable if each[0] in sparse],
         [(name, parameter) for name, parameter in parameters if not parameter.requires_grad],
         observer,
@@ -101,6 +103,12 @@ def _limits(parameters: list[tuple[str, nn.Parameter]], bucket_mb: float) -> tup
     share = sum(parameter.nbytes for _, parameter in parameters) // _LEAST_BUCKETS
     limit = min(int(bucket_mb * (1 << 20)), max(share, _FIRST_BUCKET))
     return min(_FIRST_BUCKET, limit), limit
+
+
+def _tail(dense: list[tuple[str, nn.Parameter]], device: torch.device, ranks: int) -> int:
+    """Elements behind the gradients of the last bucket; its dtype is not known yet, so all must do."""
+    fits = all(Postscript.fits(parameter.dtype, device, ranks) for _, parameter in dense)
+    return postscript.SIZE if fits else 0
 
 
 def _control_group(lane: AllReduce, device: torch.device) -> dist.ProcessGroup | None:

@@ -44,11 +44,22 @@ class Slot:
 
 @dataclass(frozen=True, eq=False)
 class Bucket:
-    """Gradients that are reduced together: `flat` holds the slots' views, in order."""
+    """Gradients that are reduced together.
+
+    Attributes:
+        flat: What is sent: the slots' views, in order, and the tail.
+        gradients: The part of `flat` that the slots' views lie in.
+        tail: The part behind it; empty but in the last bucket.
+    """
 
     index: int
     flat: Tensor
     slots: tuple[Slot, ...]
+    tail: Tensor
+
+    @property
+    def gradients(self) -> Tensor:
+        return self.flat[: self.flat.numel() - self.tail.numel()]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -57,15 +68,17 @@ class Bucket:
 
     @property
     def size(self) -> int:
-        """Bytes."""
-        return self.flat.nbytes
+        """Bytes of the gradients."""
+        return self.gradients.nbytes
 
     def __str__(self) -> str:
         names = self.names
         return names[0] if len(names) == 1 else f"{names[0]} … {names[-1]} ({len(names)} parameters)"
 
 
-def lay_out(parameters: Iterable[tuple[str, nn.Parameter]], limits: tuple[int, int]) -> tuple[Bucket, ...]:
+def lay_out(
+    parameters: Iterable[tuple[str, nn.Parameter]], limits: tuple[int, int], tail: int = 0
+) -> tuple[Bucket, ...]:
     """Cut the parameters, last registered first, into buckets of one dtype each.
 
     The layout depends on the order, shapes and dtypes of the parameters and on nothing else, so it is the same on every
@@ -74,6 +87,7 @@ def lay_out(parameters: Iterable[tuple[str, nn.Parameter]], limits: tuple[int, i
     Args:
         parameters: Names and parameters in registration order, each parameter once, all on one device.
         limits: Bytes at which the first bucket of a dtype, and every other one, counts as full.
+        tail: Elements to leave behind the gradients of the last bucket.
     """
     full: list[_Members] = []
     filling: dict[torch.dtype, _Members] = {}
@@ -89,7 +103,8 @@ def lay_out(parameters: Iterable[tuple[str, nn.Parameter]], limits: tuple[int, i
     full.extend(filling.values())
     starts = [0, *itertools.accumulate(len(members) for members in full)]
     return tuple(
-        _build(index, members, start) for index, (members, start) in enumerate(zip(full, starts, strict=False))
+        _build(index, members, start, tail if index == len(full) - 1 else 0)
+        for index, (members, start) in enumerate(zip(full, starts, strict=False))
     )
 
 
@@ -99,14 +114,15 @@ def _padded(parameter: Tensor) -> int:
     return -(-parameter.numel() // step) * step
 
 
-def _build(index: int, members: _Members, first: int) -> Bucket:
-    sizes = [_padded(parameter) for _, parameter in members]
+def _build(index: int, members: _Members, first: int, tail: int) -> Bucket:
+    sizes = [*(_padded(parameter) for _, parameter in members), tail]
     flat = torch.zeros(sum(sizes), dtype=members[0][1].dtype, device=members[0][1].device)
+    *parts, end = torch.split(flat, sizes)
     slots = tuple(
         Slot(first + place, name, parameter, _view(part, parameter), index)
-        for place, ((name, parameter), part) in enumerate(zip(members, torch.split(flat, sizes), strict=True))
+        for place, ((name, parameter), part) in enumerate(zip(members, parts, strict=True))
     )
-    return Bucket(index, flat, slots)
+    return Bucket(index, flat, slots, end)
 
 
 def _view(part: Tensor, parameter: nn.Parameter) -> Tensor:

@@ -10,20 +10,23 @@ from gradwire.comm.all_reduce import AllReduce, Work
 from gradwire.comm.buckets import Bucket, Slot
 from gradwire.comm.errors import CollectiveError
 from gradwire.comm.group import named, rank_of
+from gradwire.comm.postscript import Postscript
 
 
 class Cycle:
     """Sends each bucket once its gradients are complete, in the order of the buckets on every rank.
 
-    Behind the buckets goes a number for each gradient and each rank: how many have it, and whose backward failed; and
-    with them what the caller has to sum.
+    With them the ranks learn who has what: by the postscript where there is one and every rank has every gradient, else
+    by an exchange behind the buckets of a number for each gradient and each rank: how many have it, and whose backward
+    failed.
 
     Args:
         buckets: All of them, in the order in which they are sent.
         all_reduce: Sums a bucket over the ranks.
         control: The same ranks, for small tensors on the CPU.
         before_sending: Sees every bucket when its local gradients are complete.
-        carry: Whole numbers to sum over the ranks.
+        carry: Whole numbers to sum over the ranks as well.
+        postscript: Room for them behind the last bucket.
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class Cycle:
         control: dist.ProcessGroup | None,
         before_sending: Callable[[Bucket], None] | None,
         carry: Sequence[int] = (),
+        postscript: Postscript | None = None,
     ) -> None:
         self._buckets = buckets
         self._all_reduce = all_reduce
@@ -41,12 +45,14 @@ class Cycle:
         self._waiting_for = [len(bucket.slots) for bucket in buckets]
         self._gradients = sum(self._waiting_for)
         self.present = array("q", [0] * (self._gradients + all_reduce.size)) + array("q", carry)
+        self._carry = carry
+        self._postscript = postscript
         self._works: list[Work | None] = []
         self._presence: dist.Work | None = None
 
     @property
     def aborted(self) -> list[int]:
-        """Ranks whose backward failed; known when the cycle is complete."""
+        """Ranks whose backward failed; all of them are known when the cycle is complete."""
         failed = self.present[self._gradients : self._gradients + self._all_reduce.size]
         return [rank for rank, count in enumerate(failed) if count]
 
@@ -82,7 +88,7 @@ class Cycle:
     def abandon(self) -> None:
         """Take part in what the peers wait for, and tell them that this rank's gradients are worthless."""
         self._before_sending = None
-        if self._presence is None:
+        if len(self._works) < len(self._buckets) or not self._buckets:
             self.present[self._gradients + rank_of(self._all_reduce.group)] = 1
         self._waiting_for = [0] * len(self._buckets)
         self._send_complete()
@@ -100,11 +106,18 @@ class Cycle:
             bucket = self._buckets[len(self._works)]
             if self._before_sending is not None:
                 self._before_sending(bucket)
+            if self._postscript is not None and len(self._works) == len(self._buckets) - 1:
+                self._postscript.write(0 not in self.present[: self._gradients] and not self.aborted, self._carry)
             self._works.append(self._all_reduce(bucket.flat, op="sum", async_op=True))
-        if len(self._works) == len(self._buckets) and self._presence is None and self._all_reduce.size > 1:
-            everyone = torch.frombuffer(self.present, dtype=torch.int64)
-            with named("exchanging which gradients exist", self._control):
-                self._presence = dist.all_reduce(everyone, dist.ReduceOp.SUM, group=self._control, async_op=True)
+        if len(self._works) == len(self._buckets) and self._postscript is None:
+            self._start_exchange()
+
+    def _start_exchange(self) -> None:
+        if self._presence is not None or self._all_reduce.size == 1:
+            return
+        everyone = torch.frombuffer(self.present, dtype=torch.int64)
+        with named("exchanging which gradients exist", self._control):
+            self._presence = dist.all_reduce(everyone, dist.ReduceOp.SUM, group=self._control, async_op=True)
 
     def _wait(self) -> None:
         for bucket, work in zip(self._buckets, self._works, strict=True):
@@ -114,6 +127,13 @@ class Cycle:
             except CollectiveError as error:
                 where = f"bucket {bucket.index + 1} of {len(self._buckets)}, {bucket}"
                 raise CollectiveError(f"the gradients of {where}: {error}") from error
+        if self._postscript is not None:
+            sums = self._postscript.read(len(self._carry))
+            if sums is None:  # on every rank: the postscripts add up to the same
+                self._start_exchange()
+            else:
+                everyone = [self._all_reduce.size] * self._gradients + [0] * self._all_reduce.size
+                self.present = array("q", everyone + sums)
         if self._presence is not None:
             with named("exchanging which gradients exist", self._control):
                 self._presence.wait()

@@ -14,6 +14,7 @@ from gradwire.comm.all_reduce import AllReduce, Op
 from gradwire.comm.buckets import Bucket, Slot
 from gradwire.comm.cycle import Cycle
 from gradwire.comm.errors import AttachError, BackwardError, CommError
+from gradwire.comm.postscript import Postscript
 from gradwire.comm.sparse import SparseParameter, local_values, reduce_sparse
 
 Observer = Callable[[tuple[str, ...], Tensor], None]
@@ -54,6 +55,8 @@ class Reducer:
         self._failure: CommError | None = None
         self.carried: list[int] = []
         self._carry: Sequence[int] = ()
+        tail = self.buckets[-1].tail if self.buckets else None
+        self._postscript = Postscript(tail, all_reduce.size) if tail is not None and tail.numel() else None
         self._handles: list[RemovableHandle] = []
 
     @property
@@ -73,10 +76,10 @@ class Reducer:
     def carry(self, counts: Sequence[int]) -> None:
         """Send a few whole numbers with the next reduction; afterwards `carried` holds their sums over the ranks.
 
-        They cost nothing there: the ranks exchange which gradients exist anyway. Every rank gives equally many.
+        They cost nothing there: they travel with what tells the ranks which gradients exist. Every rank gives as many.
 
         Args:
-            counts: At most 63 bits each, and so their sums.
+            counts: At most four, from 0 on; their sums are below 2⁶³.
         """
         self._carry = counts
         if self._all_reduce.size == 1:
@@ -177,7 +180,7 @@ class Reducer:
         if self._failure is not None:
             raise CommError(f"this reducer failed before and its ranks are out of step: {self._failure}")
         before_sending = self._before_sending if self._observer else None
-        return Cycle(self.buckets, self._all_reduce, self._control, before_sending, self._carry)
+        return Cycle(self.buckets, self._all_reduce, self._control, before_sending, self._carry, self._postscript)
 
     def _await_end(self) -> None:
         """Have `_finish` called when the running backward ends; the engine drops the callback where that fails."""
@@ -220,9 +223,9 @@ class Reducer:
 
     def _before_sending(self, bucket: Bucket) -> None:
         assert self._observer is not None
-        self._observer(bucket.names, bucket.flat)
+        self._observer(bucket.names, bucket.gradients)
         if self._scale != 1.0:
-            bucket.flat.mul_(self._scale)
+            bucket.gradients.mul_(self._scale)
 
     def _reduce_sparse(self) -> None:
         if self._observer is not None:
@@ -235,7 +238,7 @@ class Reducer:
         """Whether the bucket still holds the last reduction, untouched: accumulating onto it would count it again."""
         if self._reduced_at[bucket.index] != bucket.flat._version:
             return False
-        return any(slot.parameter.grad is slot.view for slot in bucket.slots) and bool(bucket.flat.any())
+        return any(slot.parameter.grad is slot.view for slot in bucket.slots) and bool(bucket.gradients.any())
 
     def _check_unchanged(self) -> None:
         for slot in self._slots:

@@ -12,6 +12,7 @@ Ordinals = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
 
 _ROUNDS = 8
+_BLOCK = 1024  # ordinals
 _LARGEST = 2**62
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -91,13 +92,27 @@ class Shuffled:
         self.n = n
         self._seed = seed
         self._epoch = (-1, first)  # the permutation used last, with its epoch
+        self._block = (
+            -1,
+            np.empty(0, dtype=np.int64),
+        )  # the indices of the block of ordinals used last, with its number
 
     def locate(self, ordinals: npt.ArrayLike) -> Ordinals:
         """The indices of the samples with these ordinals (0 is the first of the run); int64 of the same shape."""
         given = np.asarray(ordinals, dtype=np.int64)
+        if not given.size:
+            return given
+        block = int(given.flat[0]) // _BLOCK
+        within = given - block * _BLOCK
+        if within.min() < 0 or within.max() >= _BLOCK:
+            return self._located(given)
+        if self._block[0] != block:  # few at a time cost as much as a block
+            self._block = (block, self._located(np.arange(block * _BLOCK, (block + 1) * _BLOCK)))
+        indices: Ordinals = self._block[1][within]
+        return indices
+
+    def _located(self, given: Ordinals) -> Ordinals:
         epochs, positions = np.divmod(given, self.n)
-        if given.size and (epochs == epochs.flat[0]).all():
-            return self._permutation(int(epochs.flat[0]))(positions)
         indices: Ordinals = np.empty_like(given)
         for epoch in np.unique(epochs):
             here: npt.NDArray[Any] = epochs == epoch
