@@ -70,7 +70,7 @@ class NormLayerMeter:
             NoiseError: the norm layers saw something other than one row an example.
         """
         rows = int(summed[-2])
-        if not self._tally.is_sound(summed) or rows != batch_size:
+        if not self._tally.is_sound(summed) or rows not in (0, batch_size):  # no row: the batch had no targets
             raise NoiseError(
                 f"the norm layers saw {rows} rows on the first axes of their inputs where the batch has {batch_size} "
                 "samples, or not all of them ran in plain PyTorch: their gradients cannot be told apart by example. "

@@ -144,6 +144,14 @@ def test_a_layer_whose_hooks_do_not_run_is_refused() -> None:
         measured(Single(CPU), model, NormLayerMeter(model), passes_over(model, (4, 3, 4)), 4)
 
 
+def test_a_batch_without_targets_tells_nothing() -> None:
+    model = decoder()
+    meter = NormLayerMeter(model)
+    with meter.micro_batch(0):
+        (text_loss(model, ids(4)) * 0).backward()  # type: ignore[no-untyped-call]
+    assert meter.norms(meter.local(), meter.big(), 4, 0) == {}
+
+
 def test_a_single_example_tells_nothing() -> None:
     model = decoder()
     assert text_norms(model, NormLayerMeter(model), [1]) == {}
