@@ -388,8 +388,8 @@ def main() -> None:
     for size in arguments.sizes.split(","):
         results[size] = measure(size, arguments.rounds, peers)
         show(size, results[size])
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=1))
+        if arguments.json:
+            arguments.json.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """When the noise scale is measured during a run, its averages, and what they say in the metrics."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -12,6 +13,8 @@ from gradwire.trainer.errors import NoiseError
 from gradwire.trainer.noise import Meter, meter_for
 from gradwire.trainer.optimizers import RATIO
 from gradwire.trainer.triggers import Every
+
+log = logging.getLogger(__name__)
 
 
 class Measuring:
@@ -46,8 +49,21 @@ class Measuring:
         """What measures the update that starts at this clock; None where it is not measured."""
         return self._meter if self._every.due(before, before.advance(batch_size)) else None
 
-    def take(self, norms: Mapping[str, Norms]) -> float | None:
-        """Add an update's norms to the averages; the noise scale that results, None while there is none."""
+    def take(self, measured: Callable[[], Mapping[str, Norms]] | None) -> float | None:
+        """Add an update's norms to the averages; the noise scale that results, None while there is none.
+
+        Where they cannot be used, a run that only reports the noise scale goes on without it.
+
+        Raises:
+            NoiseError: they cannot be used, and the plan needs them.
+        """
+        try:
+            norms = {} if measured is None else measured()
+        except NoiseError as error:
+            if self._needed:
+                raise
+            log.warning("the noise scale is not measured: %s", error)
+            self._meter, norms = None, {}
         if not norms:
             return None
         self._whole.update(total(norms.values()))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -34,7 +34,7 @@ class Outcome:
         skipped: Whether the gradient was not finite and the weights stayed as they were.
         stop: Whether any rank was asked to stop.
         due: Whether the first rank's wall clock says that something is due.
-        norms: Squared norms of small gradients and the whole one, by group, where the update was measured.
+        norms: Where the update was measured, gives squared norms of the small gradients and the whole one, by group.
     """
 
     loss_sum: Tensor
@@ -43,7 +43,7 @@ class Outcome:
     skipped: bool
     stop: bool
     due: bool
-    norms: Mapping[str, Norms] = field(default_factory=dict)
+    norms: Callable[[], Mapping[str, Norms]] | None = None
 
 
 class Updater:
@@ -99,7 +99,6 @@ class Updater:
 
         Raises:
             NonFiniteError: the gradient is not finite and the policy is `raise`.
-            NoiseError: the meter saw what it cannot use.
         """
         self._beat("forward and backward", update)
         loss_sum = self._accumulate(batch, update, meter)
@@ -110,7 +109,7 @@ class Updater:
             torch._foreach_mul_(self._gradients(), correction)
         norm = self._gradient_norm()
         finite = torch.isfinite(norm).item() is True
-        norms = {} if meter is None else self._norms(meter, step, targets, scale / correction, finite=finite)
+        norms = None if meter is None else self._norms(meter, step, targets, scale / correction, finite=finite)
         if not finite:
             self._refuse(batch, loss_sum, update)
         elif self._clip is not None and norm > self._clip:
@@ -140,16 +139,18 @@ class Updater:
         """
         return max(step.batch_size * self._targets, 1)
 
-    def _norms(self, meter: Meter, step: Step, targets: int, scale: float, *, finite: bool) -> Mapping[str, Norms]:
+    def _norms(
+        self, meter: Meter, step: Step, targets: int, scale: float, *, finite: bool
+    ) -> Callable[[], Mapping[str, Norms]] | None:
         """What the meter saw; the whole gradient's norms are the first rank's, so that all ranks have the same bits."""
         small, groups = meter.local(), len(meter.groups)
         big = list(meter.big().values()) if finite and self._strategy.rank == 0 else [0.0] * groups
         values = torch.cat([small, torch.tensor(big, dtype=torch.float64)])
         summed = self._strategy.start_sum(values).wait()
         if not finite:
-            return {}
+            return None
         whole = dict(zip(meter.groups, summed[-groups:].tolist(), strict=True))
-        return meter.norms(summed[:-groups], whole, step.batch_size, targets, scale)
+        return lambda: meter.norms(summed[:-groups], whole, step.batch_size, targets, scale)
 
     def _accumulate(self, batch: UpdateBatch, update: int, meter: Meter | None) -> Tensor:
         """Forward and backward of every micro-batch; the summed loss."""

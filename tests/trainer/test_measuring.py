@@ -17,11 +17,14 @@ from gradwire.schedulers.batch import Doubling, LinearWarmup, Ramp, Staged
 from gradwire.schedulers.coupling import CriticalBatchWarmup, GrowInsteadOfDecay, Seesaw
 from gradwire.schedulers.lr import Cosine, OneCycle, StepDecay, Warmup, WarmupStableDecay
 from gradwire.schedulers.measured import NoiseScaleBatch
+from gradwire.schedulers.noise_scale import Norms
 from gradwire.schedulers.scaling import Linear, NoScaling, Scaling, SquareRoot
 from gradwire.trainer import Settings, Trainer
 from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.errors import NoiseError
+from gradwire.trainer.measuring import Measuring
 from gradwire.trainer.strategies import DataParallel
+from gradwire.trainer.triggers import Every
 from gradwire.trainer.update import Outcome
 from tests.ranks import run_ranks
 
@@ -162,3 +165,23 @@ def test_kinds_of_plans_are_what_the_trainer_takes() -> None:
     for plan in PLANS.values():
         assert isinstance(plan["batch"], int | Schedule | Coupled)
         assert isinstance(plan.get("scaling", NoScaling()), Scaling)
+
+
+def _unusable() -> dict[str, Norms]:
+    raise NoiseError("the layers saw other rows than samples")
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_what_cannot_be_measured_ends_only_a_run_that_needs_it(needed: bool, caplog: pytest.LogCaptureFixture) -> None:
+    plan = Plan(lr=0.1, batch=8, run_length="10 updates")
+    measuring = Measuring(Every(Duration(1, "updates"), plan), 0.9, needed=needed)
+    model = nn.Linear(2, 2)
+    measuring.prepare(model, torch.optim.SGD(model.parameters()), 1, 2)
+    assert measuring.meter(Clock(), 8) is not None
+    if needed:
+        with pytest.raises(NoiseError):
+            measuring.take(_unusable)
+        return
+    assert measuring.take(_unusable) is None
+    assert "the noise scale is not measured: the layers saw other rows" in caplog.text
+    assert measuring.meter(Clock(), 8) is None
