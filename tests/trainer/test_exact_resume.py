@@ -26,6 +26,7 @@ CASES = [
     Case("decoder", "bf16", 2, 1, "SIGTERM"),
     Case("convnet", "fp32", 4, 3, "SIGKILL"),
     Case("convnet", "bf16", 2, 3, "SIGTERM"),
+    Case("decoder", "fp32", 2, 6, "SIGKILL", "noise_scale"),
 ]
 
 
