@@ -7,7 +7,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gradwire.schedulers.errors import PlanError, ScheduleError
+from gradwire.schedulers.batch.given import check_positive, check_start
+from gradwire.schedulers.duration import Duration
+from gradwire.schedulers.errors import ScheduleError
 from gradwire.schedulers.horizon import Progress
 from gradwire.schedulers.schedule import Schedule
 from gradwire.schedulers.trajectory import whole_batch
@@ -37,7 +39,7 @@ class NoiseScaleBatch(Schedule):
     measures = True
 
     def __post_init__(self) -> None:
-        check_start(self.start)
+        check_positive("start of a measured batch", self.start)
         if not (math.isfinite(self.hysteresis) and self.hysteresis > 1):
             raise ScheduleError(f"hysteresis is a factor above 1, as in 1.4; found {self.hysteresis!r}")
         if not (math.isfinite(self.ratio) and self.ratio > 0):
@@ -55,7 +57,7 @@ class NoiseScaleBatch(Schedule):
         return next_measurement(at)
 
     def check(self, at: Progress) -> None:
-        check_growth(self.start, at)
+        check_start(Duration(self.start, "samples"), at)
 
 
 def measured_before(at: Progress) -> Iterator[float]:
@@ -69,29 +71,3 @@ def next_measurement(at: Progress) -> float:
     """The sample of the piece at which the log's next entry takes effect."""
     later = (entry.samples - at.offset for entry in at.horizon.noise)
     return next((samples for samples in later if samples > at.start), math.inf)
-
-
-def check_start(start: int) -> None:
-    """Refuse a first batch that is none.
-
-    Raises:
-        ScheduleError: it is not a whole number from 1 on.
-    """
-    if isinstance(start, bool) or not isinstance(start, int) or start < 1:
-        raise ScheduleError(f"start is the first batch, a whole number of samples from 1 on; found {start!r}")
-
-
-def check_growth(start: int, at: Progress) -> None:
-    """Refuse a first batch from which the full one cannot be reached.
-
-    Raises:
-        PlanError: it is above the full batch, or not on the granule.
-    """
-    granule = at.horizon.granule
-    if start > at.peak:
-        raise PlanError(
-            f"the batch starts at {start} samples and the full batch is {at.peak:g}: lower start or raise it"
-        )
-    if start % granule:
-        nearest = whole_batch(start, granule)
-        raise PlanError(f"the granule {granule} does not divide the first batch, {start}: take start={nearest}")

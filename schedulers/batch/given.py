@@ -3,6 +3,7 @@
 from gradwire.schedulers.duration import Duration
 from gradwire.schedulers.errors import PlanError, ScheduleError
 from gradwire.schedulers.horizon import Progress
+from gradwire.schedulers.trajectory import whole_batch
 
 
 def parse_size(name: str, size: int | Duration | str) -> int | Duration:
@@ -60,5 +61,5 @@ def check_granule(name: str, size: int, at: Progress) -> None:
     """
     granule = at.horizon.granule
     if size % granule:
-        nearest = max(round(size / granule), 1) * granule
+        nearest = whole_batch(size, granule)
         raise PlanError(f"the granule {granule} does not divide the {name}, {size}: take {nearest}")

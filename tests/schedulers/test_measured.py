@@ -89,7 +89,7 @@ def test_a_run_with_measured_batches_has_no_length_in_updates() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"start": 0}, "start is the first batch"),
+        ({"start": 0}, "the start of a measured batch is a whole number of samples from 1 on; found 0"),
         ({"start": 8, "hysteresis": 1.0}, "hysteresis is a factor above 1"),
         ({"start": 8, "ratio": 0.0}, "a number above 0"),
     ],
