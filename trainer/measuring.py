@@ -35,7 +35,7 @@ class Measuring:
         self._groups: dict[str, NoiseScale] = {}
 
     def prepare(self, model: nn.Module, optimizer: Optimizer, world_size: int, micro_batches: int) -> None:
-        """Choose the way to measure: once the passes of an update are known.
+        """Choose the way to measure, once the passes of an update are known; another one begins its averages anew.
 
         Raises:
             NoiseError: the plan needs the noise scale and there is no way to measure it.
@@ -43,7 +43,11 @@ class Measuring:
         choice = meter_for(model, _groups_of(optimizer), world_size, micro_batches)
         if choice.meter is None and self._needed:
             raise NoiseError(f"batch size or learning rate are to follow the noise scale, but {choice.reason}")
+        if choice.meter is None and self._every.ever:
+            log.info("the noise scale is not measured: %s", choice.reason)
         self._meter = choice.meter
+        if self._meter is not None and self._groups and self._groups.keys() != self._meter.groups.keys():
+            self._whole, self._groups = NoiseScale(self._decay), {}
 
     def meter(self, before: Clock, batch_size: int) -> Meter | None:
         """What measures the update that starts at this clock; None where it is not measured."""

@@ -139,7 +139,7 @@ class Choice:
 
     Args:
         meter: What measures; None where nothing can.
-        reason: Why this one, or why none.
+        reason: Why this one, or why none; for people.
     """
 
     meter: Meter | None

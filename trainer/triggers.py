@@ -19,9 +19,14 @@ class Every:
         if interval is not None and self._interval < 1:
             raise ValueError(f"an interval of '{interval}' is shorter than one update")
 
+    @property
+    def ever(self) -> bool:
+        """Whether there is an interval at all."""
+        return self._interval > 0
+
     def due(self, before: Clock, after: Clock) -> bool:
         """Whether a multiple of the interval lies in (before, after]."""
-        if self._interval == 0:
+        if not self.ever:
             return False
         start, end = (before.updates, after.updates) if self._updates else (before.samples, after.samples)
         return end // self._interval > start // self._interval

@@ -1,5 +1,6 @@
 """Training by plans of every kind, measured ones too: cut in the middle and continued, it is the same run."""
 
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,28 @@ def test_a_rule_that_cannot_measure_does_not_begin(tmp_path: Path) -> None:
     trainer, _ = trainer_of(tmp_path, None, micro=8, **PLANS["noise scale"])
     with pytest.raises(NoiseError, match=r"follow the noise scale, but one rank with one micro-batch .* batch\.micro"):
         trainer.fit()
+
+
+def test_another_way_to_measure_begins_its_averages_anew() -> None:
+    model = nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    plan = Plan(lr=0.1, batch=8, run_length=LENGTH)
+    measuring = Measuring(Every(Duration(1, "updates"), plan), 0.9, needed=False)
+    measuring.prepare(model, optimizer, world_size=1, micro_batches=1)
+    measuring.take(lambda: {"norm_layers": Norms(small=2.0, big=1.0, small_size=1, big_size=8)})
+    measuring.prepare(model, optimizer, world_size=1, micro_batches=1)
+    assert "noise_scale/norm_layers" in measuring.metrics(8)
+    measuring.prepare(model, optimizer, world_size=2, micro_batches=1)
+    assert measuring.metrics(8) == {}
+
+
+def test_a_run_that_cannot_measure_and_need_not_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer, _ = trainer_of(tmp_path, None, micro=8, batch=8, lr=0.05)
+    with caplog.at_level(logging.INFO, "gradwire"):
+        record = trainer.fit().record
+    assert "noise_scale" not in record
+    [message] = [message for message in caplog.messages if "noise scale" in message]
+    assert message.startswith("the noise scale is not measured: one rank with one micro-batch")
 
 
 def test_kinds_of_plans_are_what_the_trainer_takes() -> None:
