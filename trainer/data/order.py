@@ -12,7 +12,7 @@ Ordinals = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
 
 _ROUNDS = 8
-_BLOCK = 1024  # ordinals
+_BLOCK = 1024  # ordinals, at most
 _LARGEST = 2**62
 _MASK = 2**64 - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -92,22 +92,21 @@ class Shuffled:
         self.n = n
         self._seed = seed
         self._epoch = (-1, first)  # the permutation used last, with its epoch
-        self._block = (
-            -1,
-            np.empty(0, dtype=np.int64),
-        )  # the indices of the block of ordinals used last, with its number
+        # The indices of the block of ordinals used last, with its number.
+        self._block = (-1, np.empty(0, dtype=np.int64))
 
     def locate(self, ordinals: npt.ArrayLike) -> Ordinals:
         """The indices of the samples with these ordinals (0 is the first of the run); int64 of the same shape."""
         given = np.asarray(ordinals, dtype=np.int64)
         if not given.size:
             return given
-        block = int(given.flat[0]) // _BLOCK
-        within = given - block * _BLOCK
-        if within.min() < 0 or within.max() >= _BLOCK:
+        size = min(_BLOCK, self.n)  # a block spans two epochs at most
+        block = int(given.flat[0]) // size
+        within = given - block * size
+        if within.min() < 0 or within.max() >= size:
             return self._located(given)
         if self._block[0] != block:  # few at a time cost as much as a block
-            self._block = (block, self._located(np.arange(block * _BLOCK, (block + 1) * _BLOCK)))
+            self._block = (block, self._located(np.arange(block * size, (block + 1) * size)))
         indices: Ordinals = self._block[1][within]
         return indices
 
