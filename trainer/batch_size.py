@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gradwire.schedulers import Duration
 from gradwire.schedulers.scaling import NoScaling, Scaling
 from gradwire.trainer import plots
 from gradwire.trainer.assemble import build_model, build_plan, build_strategy, component, make_optimizer, settings_of
@@ -48,7 +49,7 @@ class Findings:
         world_size: Ranks.
         device: Kind of device.
         largest_micro_batch: Samples of the largest pass that fits.
-        limit: Where the search for it ended at the latest.
+        limit: Samples up to which it was searched for.
         speeds: Throughput by size of pass.
         updates: Updates of training before the noise scale was measured.
         noise: The noise scale.
@@ -147,7 +148,7 @@ class _Survey:
     def _affordable(self, fastest: Speed) -> int:
         """Samples of one round of the noise survey, the largest."""
         trainer = self.trainer
-        in_time = int(fastest.samples_per_second * _SURVEY_SECONDS / 8)
+        in_time = int(fastest.samples_per_second * _SURVEY_SECONDS / 8)  # four such rounds, smaller ones before them
         most = max(in_time, _SURVEY_BATCHES * trainer.plan.at(trainer.clock).batch_size)
         return min(most, trainer.stream.epoch_samples or most)
 
@@ -191,7 +192,7 @@ def setup_of(config: Mapping[str, Any], trainer: Trainer, context: WorkerContext
         scaling=None if isinstance(scaling, NoScaling) else scaling,
         reference=getattr(scaling, "reference", None),
         has_warmup=argument(config, "lr", "warmup", context.allow) is not None,
-        length_in_updates="update" in config["run"]["length"],
+        length_in_updates=Duration.parse(config["run"]["length"]).unit == "updates",
     )
 
 

@@ -1,7 +1,6 @@
-"""A plan in some hundred places: enough for a table or a picture of it, without walking through the run.
+"""A plan in up to about a thousand places: enough for a table or a picture of it.
 
-A plan is a function of the samples seen, so a run of millions of updates is looked at in some hundred places and not
-walked through.
+A plan is a function of the samples seen, so a run of millions of updates need not be walked through.
 """
 
 import bisect
@@ -34,7 +33,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Outline:
-    """A plan in some hundred places.
+    """A plan in up to about a thousand places.
 
     Args:
         plan: The plan.
@@ -48,7 +47,7 @@ class Outline:
 
     @property
     def measures(self) -> bool:
-        """Whether batch sizes are decided by what is measured while training."""
+        """Whether batch sizes or rates are decided by what is measured while training."""
         return self.plan.measures
 
     @cached_property

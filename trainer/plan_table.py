@@ -11,6 +11,7 @@ from typing import Any
 from gradwire.schedulers import Plan, PlanError
 from gradwire.trainer.assemble import build_plan, component
 from gradwire.trainer.config.construction import argument
+from gradwire.trainer.data.feed import few_shapes, fewest_passes, passes
 from gradwire.trainer.launch.local import count_processes
 from gradwire.trainer.plan_outline import Outline, Point, outline
 
@@ -77,7 +78,7 @@ def totals(config: Mapping[str, Any], planned: Outline) -> Totals:
     """What the run amounts to, on the ranks that the configuration starts."""
     plan, launch, micro = planned.plan, config["launch"], config["batch"]["micro"]
     world_size = count_processes(launch["processes"], launch["device"]) * launch["hosts"]
-    share = math.ceil(plan.largest_batch / world_size)
+    cut = few_shapes if config["compile"] else fewest_passes
     return Totals(
         updates=plan.total_updates,
         samples=plan.total_samples,
@@ -85,7 +86,7 @@ def totals(config: Mapping[str, Any], planned: Outline) -> Totals:
         largest_batch=plan.largest_batch,
         world_size=world_size,
         micro_batch=None if micro == "auto" else micro,
-        passes=None if micro == "auto" else math.ceil(share / micro),
+        passes=None if micro == "auto" else len(passes(0, plan.largest_batch, 0, world_size, micro, cut)),
     )
 
 

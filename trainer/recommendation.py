@@ -19,14 +19,14 @@ class Setup:
     """The configured run, as far as it bears on the advice.
 
     Args:
-        batch_size: `batch.size`.
-        granule: `batch.granule`.
+        batch_size: `batch.size`, samples.
+        granule: `batch.granule`, samples.
         world_size: Ranks.
         total_samples: Samples of the run.
         lr: `optimizer.lr`.
         betas: Adam's betas; None where the optimizer is not of its kind.
         scaling: The configured rule; None where there is none (`scaling=none`).
-        reference: The rule's own reference batch; None where it is the full batch.
+        reference: The rule's own reference batch, in samples; None where it is the full batch.
         has_warmup: Whether the learning-rate schedule has a `warmup`.
         length_in_updates: Whether the run's length is given in updates.
     """
@@ -124,9 +124,9 @@ def _batch(setup: Setup, noise_scale: float | None, fast: int) -> tuple[int, Adv
     reason = f"{kind} nearest the noise scale, where updates and samples are each about twice the fewest possible"
     if chosen > wanted:
         reason = (
-            f"above the noise scale, because a smaller batch would take as long an update on {setup.world_size} rank"
+            f"above the noise scale, because an update of a smaller batch would take as long on {_ranks(setup)}: "
+            f"passes of fewer than {_samples(fast)} are slow a sample"
         )
-        reason += f"{'' if setup.world_size == 1 else 's'}: passes of fewer than {_samples(fast)} are slow a sample"
     if chosen > most:
         longer, chosen = chosen, setup.granule * 2 ** int(math.log2(most / setup.granule))
         reason = (
@@ -159,25 +159,23 @@ def _micro_batch(setup: Setup, speeds: list[Speed], batch_size: int) -> tuple[in
 
 def _learning_rate(setup: Setup, batch_size: int) -> tuple[float, Advice]:
     name = "learning rate"
-    if setup.scaling is not None and setup.reference is not None:
-        named = type(setup.scaling).__name__
-        try:
-            lr = setup.scaling.apply(setup.lr, batch_size, setup.betas).lr
-        except SchedulerError as error:
-            return setup.lr, Advice(name, f"{setup.lr:g}", f"left as it is, because scaling refuses: {error}")
-        reason = f"{named} already makes this of optimizer.lr={setup.lr:g}, which holds at {setup.reference:,} samples"
-        return lr, Advice(name, f"{lr:.4g}", reason)
     rule, why = _rule(setup)
+    if rule.measures:
+        reason = f"kept: {type(rule).__name__} multiplies it while training with what the batch is measured to be worth"
+        return setup.lr, Advice(name, f"{setup.lr:g}", reason)
     try:
         lr = float(f"{rule.apply(setup.lr, batch_size, setup.betas).lr:.4g}")
     except SchedulerError as error:
         return setup.lr, Advice(name, f"{setup.lr:g}", f"left as it is, because scaling refuses: {error}")
-    reason = f"{why} from {setup.lr:g} at {setup.batch_size:,} samples, provided that it was a good rate there"
+    if setup.reference is not None:
+        reason = f"{why} makes this of optimizer.lr={setup.lr:g}, which holds at {_samples(setup.reference)}"
+        return lr, Advice(name, f"{lr:g}", reason)
+    reason = f"{why} from {setup.lr:g} at {_samples(setup.batch_size)}, provided that it was a good rate there"
     return lr, Advice(name, f"{lr:g}", reason, (f"optimizer.lr={lr:g}",) if lr != setup.lr else ())
 
 
 def _rule(setup: Setup) -> tuple[Scaling, str]:
-    """The rule to take from one batch to the other, and its name."""
+    """The rule to take from one batch to the other, and its name; it has a reference batch."""
     if setup.scaling is not None:
         return setup.scaling.with_reference(setup.batch_size), f"the configured rule ({type(setup.scaling).__name__})"
     if setup.betas is None:
@@ -202,3 +200,7 @@ def _warmup(setup: Setup, batch_size: int) -> tuple[int, Advice]:
 
 def _samples(count: int) -> str:
     return f"{count:,} {'sample' if count == 1 else 'samples'}"
+
+
+def _ranks(setup: Setup) -> str:
+    return f"{setup.world_size} {'rank' if setup.world_size == 1 else 'ranks'}"

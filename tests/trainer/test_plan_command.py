@@ -118,6 +118,13 @@ def test_a_constant_batch_takes_as_many_updates_as_itself(tmp_path):
     assert "batch.micro=auto: decided on the devices, on 1 rank" in text
 
 
+def test_a_compiled_model_takes_the_passes_of_few_shapes(tmp_path):
+    sizes = ["batch.size=27", "batch.micro=16", "launch.processes=1", "run.length=20 updates"]
+    compiled, plain = (gradwire(*sizes, f"compile={value}", cwd=tmp_path).stdout for value in ("true", "false"))
+    assert "4 in an update of the largest batch" in compiled  # 16, 8, 2 and 1
+    assert "2 in an update of the largest batch" in plain
+
+
 def test_epochs_are_those_of_the_data(tmp_path):
     done = gradwire("experiment=digits", "run.length=2 epochs", "--json", "p.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradwire.schedulers.adascale import AdaScale
 from gradwire.schedulers.scaling import Linear, SquareRoot
 from gradwire.trainer.recommendation import Setup, power_of_two_granules, recommend
 from gradwire.trainer.rehearsal import Speed
@@ -82,6 +83,12 @@ def test_the_configured_rule_counts():
 def test_a_rule_with_its_own_reference_needs_no_other_rate():
     found = advised(256.0, scaling=SquareRoot(16), reference=16)
     assert found.lr == pytest.approx(0.4)  # κ = 16
+    assert not [override for override in found.overrides if override.startswith("optimizer.lr")]
+
+
+def test_a_rule_that_measures_is_left_to_it():
+    found = advised(256.0, scaling=AdaScale(16), reference=16)
+    assert found.lr == 0.1 and "AdaScale multiplies it while training" in found.advice[2].reason
     assert not [override for override in found.overrides if override.startswith("optimizer.lr")]
 
 
