@@ -24,7 +24,7 @@ class MemoryGuard:
         peak: Gives the largest memory that the process held since it was last called, in bytes.
     """
 
-    def __init__(self, budget: float, peak: "Callable[[], int] | None" = None) -> None:
+    def __init__(self, budget: float, peak: Callable[[], int] | None = None) -> None:
         self._peak = peak or resident_peak
         self._budget = budget
         self._base = self._peak()

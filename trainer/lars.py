@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gradwire.trainer.trust_ratio import dense_gradients, scale_by_trust_ratios
+from gradwire.trainer.trust_ratio import dense_gradients, loss_of, scale_by_trust_ratios, with_gradients
 
 
 class LARS(Optimizer):
@@ -52,14 +52,9 @@ class LARS(Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Make one update. `closure`, if given, computes the loss anew and is called first."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            layers = [layer for layer in group["params"] if layer.grad is not None]
-            if layers:
-                self._update(group, layers)
+        loss = loss_of(closure)
+        for group, layers in with_gradients(self.param_groups):
+            self._update(group, layers)
         return loss
 
     def _update(self, group: dict[str, Any], layers: list[Tensor]) -> None:

@@ -124,7 +124,7 @@ def _norms(trainer: Trainer, meter: NoiseMeter, batch: UpdateBatch, turn: int) -
     big = torch.tensor([meter.big()["all"] if trainer.strategy.rank == 0 else 0.0], dtype=torch.float64)
     trainer.precision.step(trainer.optimizer, finite=False)  # no update: only the loss scale learns from what it saw
     *small, whole = _summed(trainer, torch.cat([meter.local(), big]))
-    found = meter.norms(torch.stack(small), {"all": whole.item()}, batch.batch_size, targets, scale)
+    found = meter.norms(torch.stack(small), {"all": whole.item()}, batch.step.batch_size, targets, scale)
     return list(found.values())
 
 

@@ -1,6 +1,7 @@
 """What the layer-wise optimizers LARS and LAMB share: a step length for each layer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,3 +29,19 @@ def dense_gradients(layers: Sequence[Tensor]) -> list[Tensor]:
     """The gradients of these layers, which all have one."""
     gradients = [layer.grad for layer in layers if layer.grad is not None]
     return [gradient.to_dense() if gradient.is_sparse else gradient for gradient in gradients]
+
+
+def with_gradients(groups: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], list[Tensor]]]:
+    """The groups that have layers with gradients, each with these layers."""
+    for group in groups:
+        layers = [layer for layer in group["params"] if layer.grad is not None]
+        if layers:
+            yield group, layers
+
+
+def loss_of(closure: Callable[[], float] | None) -> float | None:
+    """The loss that a closure computes anew, with its gradients; None without a closure."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()

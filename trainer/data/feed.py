@@ -51,13 +51,11 @@ class UpdateBatch:
     Args:
         step: What the plan says about the update.
         first_ordinal: Ordinal of the global batch's first sample.
-        batch_size: Samples of the global batch, over all ranks.
         micro_batches: This rank's passes, at least one and equally many on every rank.
     """
 
     step: Step
     first_ordinal: int
-    batch_size: int
     micro_batches: list[MicroBatch]
 
 
@@ -179,7 +177,7 @@ class Feed:
             for clock, step, planned in here:
                 micro_batches = [MicroBatch(next(batches), one.weight) for one in planned]
                 self._stream.advance(clock.samples + step.batch_size)
-                yield UpdateBatch(step, clock.samples, step.batch_size, micro_batches)
+                yield UpdateBatch(step, clock.samples, micro_batches)
         finally:
             end()
 

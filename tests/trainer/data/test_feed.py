@@ -147,7 +147,7 @@ def test_random_augmentation_is_the_same_at_any_world_size_and_worker_count(
 def test_update_batch_carries_its_step_first_ordinal_and_size() -> None:
     plan = Plan(lr=0.5, batch=6, run_length="20 samples")
     updates = list(Feed(SampleStream(Numbers(9)), plan, Clock(), micro=4))
-    assert [(update.first_ordinal, update.batch_size) for update in updates] == [(0, 6), (6, 6), (12, 6), (18, 2)]
+    assert [(update.first_ordinal, update.step.batch_size) for update in updates] == [(0, 6), (6, 6), (12, 6), (18, 2)]
     assert [update.step for update in updates[:1]] == [plan.at(Clock())]
     assert [[len(micro.batch["index"]) for micro in update.micro_batches] for update in updates] == [
         [4, 2],
