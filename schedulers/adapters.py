@@ -34,14 +34,7 @@ class PlanScheduler(LRScheduler):
 
     `step()` moves a clock of its own on by the planned batch, so the loop has to train on batches of that size:
     `PlannedBatches` gives them. At the end of the plan the clock stands still. The state is the clock and nothing else.
-
-    Args:
-        plan: Batch size and learning rate of the run.
-        optimizer: One whose learning rate is the plan's peak. Groups with another one keep their ratio to it.
-        clock: Where the run stands.
-
-    Raises:
-        PlanError: no group of the optimizer has the plan's peak as its learning rate.
+    Made by `torch_scheduler`, which takes and refuses the same.
     """
 
     def __init__(self, plan: Plan, optimizer: Optimizer, clock: Clock = Clock()) -> None:  # noqa: B008 - frozen

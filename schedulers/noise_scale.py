@@ -76,6 +76,10 @@ class NoiseScale:
     Args:
         decay: Weight that the past keeps at each measurement, from 0 to below 1.
 
+    Attributes:
+        measurements: How many were taken in.
+        skipped: How many were left out, because they were not finite.
+
     Raises:
         ScheduleError: `decay` is out of range.
     """

@@ -133,7 +133,11 @@ class Plan:
         return None if same else other
 
     def measured(self, noise: Sequence[Measured]) -> "Plan":
-        """The same plan with another log of measurements."""
+        """The same plan with another log of measurements, oldest first.
+
+        Raises:
+            PlanError: the parts do not fit together with it.
+        """
         return Plan(**self._given, noise=noise)
 
     @property

@@ -25,7 +25,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(target.glob("gradwire-*.whl"))
 
 
-def test_the_wheel_holds_the_yaml_the_types_and_the_licence_and_nothing_beside_the_package(wheel: Path) -> None:
+def test_the_wheel_holds_the_yaml_the_types_and_the_license_and_nothing_beside_the_package(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     yaml = {path.relative_to(ROOT / "conf").as_posix() for path in (ROOT / "conf").rglob("*.yaml")}
     assert {name.removeprefix("gradwire/conf/") for name in names if name.endswith(".yaml")} == yaml

@@ -8,7 +8,7 @@ import torch
 
 
 def derive_seed(seed: int, stream: str, *counters: int) -> int:
-    """A 63-bit seed for one purpose: a hash of (seed, stream, counters), so neighbours share nothing."""
+    """A 63-bit seed for one purpose: a hash of (seed, stream, counters), so neighbors share nothing."""
     text = ":".join([str(seed), stream, *map(str, counters)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 

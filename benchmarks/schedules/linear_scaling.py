@@ -22,7 +22,7 @@ GRADUAL = "large, scaled, gradual warm-up"
 
 
 def arms(lr: float, quick: bool) -> Sequence[Run]:
-    """The rows of Goyal's table 2, and the large batch without scaling."""
+    """The rows of Goyal's table 1, and the large batch without scaling."""
     share = 0.02 if quick else 1.0
     low = SMALL / LARGE
 
@@ -65,7 +65,7 @@ def judge(arms: Arms) -> list[Finding]:
 EXPERIMENT = Comparison(
     key="a",
     title="Linear scaling with warm-up at eight times the batch",
-    source="Goyal et al. 2017, arXiv 1706.02677, table 2",
+    source="Goyal et al. 2017, arXiv 1706.02677, table 1",
     about=(
         f"Digits, residual network, SGD with momentum 0.9, {EPOCHS} epochs with the rate divided by ten at 15, 30 and "
         f"40 of them, batch {SMALL} against {LARGE}, warm-up of {WARMUP} epochs. Batch norm sees {SMALL} samples in "

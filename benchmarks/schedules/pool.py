@@ -1,4 +1,4 @@
-"""Work on two processes of one thread each."""
+"""Work on processes of one thread each."""
 
 import multiprocessing
 import os

@@ -87,14 +87,14 @@ def spread(values: Sequence[float | None]) -> float:
     return statistics.stdev(v for v in values if v is not None) if len(values) > 1 else 0.0
 
 
-def shown(values: Sequence[float | None], scale: float = 1.0, digits: int = 3, unit: str = "") -> str:
+def shown(values: Sequence[float | None], scale: float = 1.0, digits: int = 3) -> str:
     """Mean ± spread as text."""
     diverged = sum(value is None for value in values)
     if diverged:
         return f"diverged ({diverged} of {len(values)})"
-    return f"{mean(values) * scale:.{digits}f} ± {spread(values) * scale:.{digits}f}{unit}"
+    return f"{mean(values) * scale:.{digits}f} ± {spread(values) * scale:.{digits}f}"
 
 
-def signed(value: float, digits: int = 2) -> str:
+def signed(value: float) -> str:
     """A share as a signed percentage."""
-    return f"{100 * value:+.{digits}f} %"
+    return f"{100 * value:+.2f} %"
