@@ -16,8 +16,8 @@ from gradwire.comm.postscript import Postscript
 class Cycle:
     """Sends each bucket once its gradients are complete, in the order of the buckets on every rank.
 
-    With them the ranks learn who has what: by the postscript where there is one and every rank has every gradient, else
-    by an exchange behind the buckets of a number for each gradient and each rank: how many have it, and whose backward
+    The ranks also learn who has what. Where every rank has every gradient, the postscript of the last bucket says so.
+    Otherwise, and without a postscript, an exchange behind the buckets counts who has each gradient and whose backward
     failed.
 
     Args:

@@ -7,8 +7,8 @@ from torch import Tensor
 
 _BITS = 16  # of a whole number in one element: sums over 256 ranks stay exact in float32
 _PARTS = 4
-_NUMBERS = 4
-SIZE = 1 + _PARTS * _NUMBERS  # elements
+NUMBERS = 4  # that fit
+SIZE = 1 + _PARTS * NUMBERS  # elements
 _MOST_RANKS = 256
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.utils.hooks import RemovableHandle
 
+from gradwire.comm import postscript
 from gradwire.comm.all_reduce import AllReduce, Op
 from gradwire.comm.buckets import Bucket, Slot
 from gradwire.comm.cycle import Cycle
@@ -26,6 +27,10 @@ class Reducer:
     After `loss.backward()` returns, every rank's `p.grad` holds the same bits: the sum over ranks, or their mean. A
     parameter that no rank used keeps the gradient it had, None included; one that some ranks used has zeros added for
     the others. The order of summation is a function of the module alone.
+
+    Attributes:
+        buckets: The flat buckets, in the order in which they are sent.
+        carried: Sums of what `carry` sent with the last reduction.
     """
 
     def __init__(
@@ -79,8 +84,15 @@ class Reducer:
         They cost nothing there: they travel with what tells the ranks which gradients exist. Every rank gives as many.
 
         Args:
-            counts: At most four, from 0 on; their sums are below 2⁶³.
+            counts: At most four, from 0 on; their sums stay below 2⁶³.
+
+        Raises:
+            CommError: More numbers, or one that is negative or too large.
         """
+        if len(counts) > postscript.NUMBERS or any(not 0 <= count < 2**63 for count in counts):
+            raise CommError(
+                f"at most {postscript.NUMBERS} whole numbers from 0 on can be carried; found {list(counts)}"
+            )
         self._carry = counts
         if self._all_reduce.size == 1:
             self.carried = list(counts)
@@ -180,7 +192,8 @@ class Reducer:
         if self._failure is not None:
             raise CommError(f"this reducer failed before and its ranks are out of step: {self._failure}")
         before_sending = self._before_sending if self._observer else None
-        return Cycle(self.buckets, self._all_reduce, self._control, before_sending, self._carry, self._postscript)
+        carry, self._carry = self._carry, ()
+        return Cycle(self.buckets, self._all_reduce, self._control, before_sending, carry, self._postscript)
 
     def _await_end(self) -> None:
         """Have `_finish` called when the running backward ends; the engine drops the callback where that fails."""

@@ -52,8 +52,18 @@ def put_back(trainer: "Trainer", state: State) -> None:
     """Give the trainer a captured state.
 
     Raises:
-        StateMismatchError: the state is of another model, optimizer or set of callbacks.
+        StateMismatchError: the state is of another model, optimizer or set of callbacks, or lacks a part.
     """
+    try:
+        _put_back(trainer, state)
+    except KeyError as missing:
+        raise StateMismatchError(
+            f"the snapshot holds no {missing}: another version wrote it. Resume with that one, or begin a run from its "
+            "weights with model.init"
+        ) from missing
+
+
+def _put_back(trainer: "Trainer", state: State) -> None:
     put_back_model(trainer, state)
     shared = state.shared
     kind, saved = type(trainer.optimizer).__name__, shared.get("optimizer_kind")

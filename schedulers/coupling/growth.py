@@ -53,7 +53,7 @@ class GrowInsteadOfDecay(Coupling):
     def grown(self, decay: float, full: int) -> tuple[float, float]:
         """How far the batch has grown (times `start`), and what is left for the rate to fall by otherwise."""
         most = full / self.start
-        steps = math.floor(math.log(1 / decay, self.factor) + 1e-9) if decay > 0 else math.inf
+        steps = math.floor(-math.log(decay, self.factor) + 1e-9) if decay > 0 else math.inf
         last = math.ceil(math.log(most, self.factor) - 1e-9)
         if steps >= last:
             return most, min(decay, self.factor**-last) if last else decay

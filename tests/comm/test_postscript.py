@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.comm import AllReduce, attach
+from gradwire.comm import AllReduce, CommError, attach
 from gradwire.comm.postscript import SIZE, Postscript
 from tests.ranks import run_ranks
 
@@ -59,6 +59,9 @@ def _counts(rank: int, dtype: torch.dtype) -> None:
         model(torch.ones(2, 3, dtype=dtype), both).sum().backward()
         assert reducer.carried == [2_000_001, 2**41, 1]
         assert model.first.weight.grad is not None
+    for bad in ([1, 2, 3, 4, 5], [-1], [2**63]):
+        with pytest.raises(CommError, match="at most 4 whole numbers from 0 on"):
+            reducer.carry(bad)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
