@@ -92,7 +92,7 @@ class PlanScheduler(LRScheduler):
 def _ratios(optimizer: Optimizer, peak: float) -> list[float]:
     """Each group's initial learning rate over the plan's peak."""
     initial = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
-    if not any(np.isclose(lr, peak, rtol=1e-9, atol=0) for lr in initial):
+    if not any(np.isclose(lr, peak, rtol=1e-9, atol=0) for lr in initial) or (peak == 0 and any(initial)):
         raise PlanError(
             f"the plan's peak learning rate is {peak:g}, but the optimizer's groups have "
             f"{', '.join(f'{lr:g}' for lr in initial)}: make the optimizer with lr={peak:g}; groups with another rate "
