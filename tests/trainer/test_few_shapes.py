@@ -108,15 +108,16 @@ def test_training_is_the_same_to_rounding() -> None:
 
 def test_compiled_blocks_of_several_widths_stay_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
-    monkeypatch.setattr("torch._dynamo.config.recompile_limit", 8)
     counter: Any = CompileCounterWithBackend("aot_eager")
     compile_one = nn.Module.compile
     monkeypatch.setattr(nn.Module, "compile", lambda block: compile_one(block, backend=counter, dynamic=False))
     model = ConvNet(width=4, stages=2, blocks=2)
-    compile_blocks(model)
-    for size in (16, 8, 4, 2, 1):
-        model(torch.randn(size, 1, 8, 8)).sum().backward()
-    assert torch._dynamo.config.recompile_limit == 8 * 3  # first of a stage, its second, and the widening one
+    with torch._dynamo.config.patch(recompile_limit=8):
+        compile_blocks(model)
+        for size in (16, 8, 4, 2, 1):
+            model(torch.randn(size, 1, 8, 8)).sum().backward()
+        # first of a stage, its second, and the widening one
+        assert torch._dynamo.config.recompile_limit == 8 * 3
     assert counter.frame_count == 5 * 3  # all shapes of each kind, where torch would have given up after 8
 
 
