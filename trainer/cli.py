@@ -1,6 +1,5 @@
 """The command `gradwire`. It answers --help without torch; each command imports what it needs."""
 
-import errno
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -115,8 +114,8 @@ def batch_size(
 
         def prepare() -> "Job":
             for file in (json_file, png_file):
-                if file is not None and not file.absolute().parent.is_dir():  # before anything was measured
-                    raise FileNotFoundError(errno.ENOENT, "No such folder", str(file.parent))
+                if file is not None:
+                    _check_writable(file)  # before anything was measured
             if png_file is not None:
                 from gradwire.trainer.plots import check_available
 
@@ -140,6 +139,19 @@ def tokenize(
         from gradwire.trainer.data.tokenize import tokenize as write
 
         write(source, destination, tokenizer)
+
+
+def _check_writable(file: Path) -> None:
+    """Refuse a file that cannot be written, and leave it as it is.
+
+    Raises:
+        OSError: it cannot.
+    """
+    new = not file.exists()
+    with file.open("ab"):
+        pass
+    if new:
+        file.unlink()
 
 
 def _new_job(overrides: list[str], config_dir: Path | None) -> "Job":

@@ -31,3 +31,9 @@ class MissingPackageError(TrainerError):
 
 class NoiseError(TrainerError):
     """The gradient noise scale cannot be measured on what was given."""
+
+
+class IntervalError(TrainerError):
+    """Something is to happen more often than a sample is seen."""
+
+    exit_code = 2

@@ -3,6 +3,7 @@
 import time
 
 from gradwire.schedulers import Clock, Duration, Plan
+from gradwire.trainer.errors import IntervalError
 
 
 class Every:
@@ -11,13 +12,18 @@ class Every:
     Args:
         interval: Any Duration but wall-clock time; None is never due.
         plan: Converts epochs, tokens and per cents into samples.
+
+    Raises:
+        IntervalError: the interval is less than a sample or an update.
     """
 
     def __init__(self, interval: Duration | None, plan: Plan) -> None:
         self._updates = interval is not None and interval.unit == "updates"
         self._interval = 0 if interval is None else int(interval.amount) if self._updates else plan.to_samples(interval)
         if interval is not None and self._interval < 1:
-            raise ValueError(f"an interval of '{interval}' is shorter than one update")
+            raise IntervalError(
+                f"an interval of '{interval}' is less than one sample: write a longer one, or null for never"
+            )
 
     @property
     def ever(self) -> bool:

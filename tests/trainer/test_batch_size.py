@@ -230,3 +230,14 @@ def test_timing_stops_where_two_sizes_in_a_row_gain_nothing(monkeypatch):
 
 def test_sizes_are_powers_of_two_and_the_largest():
     assert doublings(1) == [1] and doublings(8) == [1, 2, 4, 8] and doublings(25) == [1, 2, 4, 8, 16, 25]
+
+
+@pytest.mark.parametrize("place", ["/", "no/such/folder/batch.json"])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(place: str) -> None:
+    done = subprocess.run(
+        [*GRADWIRE, "batch-size", "--json", place, *SMALL], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert place in done.stderr
+    assert "looking for" not in done.stdout

@@ -1,6 +1,7 @@
 import pytest
 
 from gradwire.schedulers import Clock, Duration, Plan
+from gradwire.trainer.errors import IntervalError
 from gradwire.trainer.triggers import Every, WallClock
 
 
@@ -34,7 +35,7 @@ def test_none_is_never_due() -> None:
 
 
 def test_an_interval_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="shorter than one update"):
+    with pytest.raises(IntervalError, match="less than one sample"):
         Every(Duration.parse("0 updates"), plan())
 
 
