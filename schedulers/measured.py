@@ -39,6 +39,7 @@ class NoiseScaleBatch(Schedule):
     measures = True
 
     def __post_init__(self) -> None:
+        check_measurable(self.start)
         check_positive("start of a measured batch", self.start)
         if not (math.isfinite(self.hysteresis) and self.hysteresis > 1):
             raise ScheduleError(f"hysteresis is a factor above 1, as in 1.4; found {self.hysteresis!r}")
@@ -71,3 +72,13 @@ def next_measurement(at: Progress) -> float:
     """The sample of the piece at which the log's next entry takes effect."""
     later = (entry.samples - at.offset for entry in at.horizon.noise)
     return next((samples for samples in later if samples > at.start), math.inf)
+
+
+def check_measurable(start: int) -> None:
+    """Refuse a first batch from which no noise scale can be measured.
+
+    Raises:
+        ScheduleError: it is a single sample, which has no smaller gradient to compare with.
+    """
+    if start == 1:
+        raise ScheduleError("a noise scale is measured in batches of two samples or more; found start=1: take start=2")

@@ -124,7 +124,15 @@ class Plan:
         Args:
             clock: The samples seen so far.
             noise_scale: Critical batch size in samples, above 0.
+
+        Raises:
+            PlanError: it is older than the last one in the log.
         """
+        if self.noise and clock.samples < self.noise[-1].samples:
+            raise PlanError(
+                f"a noise scale of {self.noise[-1].samples} samples is in the log, and one of {clock.samples} came "
+                "after it: measurements are taken in the order of the run"
+            )
         if not self.measures or not 0 < noise_scale < math.inf or self.finished(clock):
             return None
         other = self.measured([*self.noise, Measured(clock.samples, noise_scale)])

@@ -11,6 +11,7 @@ from gradwire.schedulers import Clock
 from gradwire.schedulers.noise_scale import NoiseScale, Norms, total
 from gradwire.trainer.errors import NoiseError
 from gradwire.trainer.noise import Meter, meter_for
+from gradwire.trainer.norm_layers import NormLayerMeter
 from gradwire.trainer.optimizers import RATIO
 from gradwire.trainer.triggers import Every
 
@@ -45,6 +46,8 @@ class Measuring:
             raise NoiseError(f"batch size or learning rate are to follow the noise scale, but {choice.reason}")
         if choice.meter is None and self._every.ever:
             log.info("the noise scale is not measured: %s", choice.reason)
+        if self._needed and isinstance(choice.meter, NormLayerMeter):
+            log.warning("batch size or learning rate follow a proxy of the noise scale: %s", choice.reason)
         self._meter = choice.meter
         if self._meter is not None and self._groups and self._groups.keys() != self._meter.groups.keys():
             self._whole, self._groups = NoiseScale(self._decay), {}

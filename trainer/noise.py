@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gradwire.schedulers.noise_scale import Norms
 from gradwire.trainer.errors import NoiseError
 from gradwire.trainer.norm_layers import NormLayerMeter, norm_layers
+from gradwire.trainer.sync_batchnorm import SyncBatchNorm
 from gradwire.trainer.tally import Tally, entries
 
 
@@ -150,6 +151,12 @@ def meter_for(
     model: nn.Module, groups: Mapping[str, Sequence[nn.Parameter]], world_size: int, micro_batches: int
 ) -> Choice:
     """The meter for a run of so many ranks with so many micro-batches each in an update."""
+    if world_size > 1 and any(isinstance(module, SyncBatchNorm) for module in model.modules()):
+        return Choice(
+            None,
+            "sync_batchnorm makes the gradient of each rank depend on the samples of all, so that its noise cannot be "
+            "told: set sync_batchnorm=false",
+        )
     if world_size * micro_batches > 1:
         return Choice(NoiseMeter(groups), f"{world_size} × {micro_batches} micro-batch gradients an update")
     alone = "one rank with one micro-batch an update has no smaller gradient to compare with"

@@ -9,7 +9,7 @@ from gradwire.schedulers.coupling.base import Coupling
 from gradwire.schedulers.duration import Duration
 from gradwire.schedulers.errors import PlanError
 from gradwire.schedulers.horizon import Progress
-from gradwire.schedulers.measured import measured_before, next_measurement
+from gradwire.schedulers.measured import check_measurable, measured_before, next_measurement
 from gradwire.schedulers.schedule import Schedule
 
 
@@ -34,7 +34,9 @@ class CriticalBatchWarmup(Coupling):
 
     def __post_init__(self) -> None:
         check_positive("start of a critical-batch warm-up", self.start)
-        if self.thresholds is not None:
+        if self.thresholds is None:
+            check_measurable(self.start)
+        else:
             object.__setattr__(self, "thresholds", tuple(map(Duration.parse, self.thresholds)))
 
     def batch(self, lr: Schedule, full: int) -> Schedule:

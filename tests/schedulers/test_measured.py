@@ -90,6 +90,7 @@ def test_a_run_with_measured_batches_has_no_length_in_updates() -> None:
     ("arguments", "message"),
     [
         ({"start": 0}, "the start of a measured batch is a whole number of samples from 1 on; found 0"),
+        ({"start": 1}, "batches of two samples or more"),
         ({"start": 8, "hysteresis": 1.0}, "hysteresis is a factor above 1"),
         ({"start": 8, "ratio": 0.0}, "a number above 0"),
     ],
@@ -97,3 +98,9 @@ def test_a_run_with_measured_batches_has_no_length_in_updates() -> None:
 def test_bad_parameters_are_refused(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ScheduleError, match=message):
         NoiseScaleBatch(**arguments)  # type: ignore[arg-type]
+
+
+def test_measurements_are_taken_in_the_order_of_the_run() -> None:
+    running = plan([Measured(1600, 64.0)])
+    with pytest.raises(PlanError, match="in the order of the run"):
+        running.decide(Clock(samples=160), 200.0)

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from gradwire.comm import AllReduce
 from gradwire.schedulers.noise_scale import NoiseScale, Norms, total
 from gradwire.trainer.errors import NoiseError
-from gradwire.trainer.noise import NoiseMeter
+from gradwire.trainer.noise import NoiseMeter, meter_for
 from gradwire.trainer.norm_layers import NormLayerMeter, norm_layers
 from gradwire.trainer.strategies import DataParallel, Single, Strategy
+from gradwire.trainer.sync_batchnorm import SyncBatchNorm
 from tests.ranks import run_ranks
 from tests.trainer.noisy import (
     CPU,
@@ -255,3 +256,10 @@ def test_compiled_blocks_are_measured_without_compiling_again() -> None:
     norms = text_norms(model, NoiseMeter({"all": list(model.parameters())}), [4, 4])
     assert norms["all"].small == pytest.approx(plain["all"].small, rel=1e-5)
     assert graphs == before > 0
+
+
+def test_statistics_over_all_ranks_leave_no_gradient_of_a_rank_s_own_samples() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), SyncBatchNorm(2))
+    choice = meter_for(model, {"all": list(model.parameters())}, 2, 2)
+    assert choice.meter is None and "sync_batchnorm=false" in choice.reason
+    assert meter_for(model, {"all": list(model.parameters())}, 1, 2).meter is not None
