@@ -192,7 +192,8 @@ def _warmup(setup: Setup, batch_size: int) -> tuple[int, Advice]:
         wanted, source = math.ceil(2 / (1 - setup.betas[1])), "2/(1 − β₂) updates (arXiv 1910.04209)"
     chosen = min(wanted, most)
     reason = source if chosen == wanted else f"a tenth of the run, which is too short for {source}, {wanted:,}"
-    overrides = (f"lr.warmup={chosen} updates",) if setup.has_warmup else ()
+    # in samples, which every schedule takes: a coupling decides how long an update is
+    overrides = (f"lr.warmup={chosen * batch_size} samples",) if setup.has_warmup else ()
     if not overrides:
         reason += "; the configured lr schedule has no warm-up"
     return chosen, Advice("warm-up", f"{chosen:,} {'update' if chosen == 1 else 'updates'}", reason, overrides)

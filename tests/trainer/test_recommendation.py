@@ -60,7 +60,7 @@ def test_a_run_keeps_a_hundred_updates():
 def test_without_a_noise_scale_the_batch_stays():
     found = advised(None)
     assert (found.batch_size, found.lr) == (64, 0.1)
-    assert found.overrides == ["batch.micro=4", "lr.warmup=200 updates"]
+    assert found.overrides == ["batch.micro=4", "lr.warmup=12800 samples"]
 
 
 def test_a_run_given_in_updates_keeps_its_samples():
