@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import shlex
 import shutil
 import sys
 import textwrap
@@ -15,6 +16,7 @@ from gradwire.schedulers import Duration
 from gradwire.schedulers.scaling import NoScaling, Scaling
 from gradwire.trainer import plots
 from gradwire.trainer.assemble import build_model, build_plan, build_strategy, component, make_optimizer, settings_of
+from gradwire.trainer.config import ConfigError, compose, validate
 from gradwire.trainer.config.construction import argument
 from gradwire.trainer.data import training_set
 from gradwire.trainer.host_memory import MemoryGuard, available
@@ -172,10 +174,23 @@ def measure(config: Mapping[str, Any], context: WorkerContext) -> int:
         advice = recommend(setup, list(findings.speeds), findings.noise.noise_scale)
         again = command(context.arguments["command"], advice.overrides)
         sys.stdout.write(to_text(findings, advice, measuring.trainer.plan.total_updates, again))
+        if refused := refusal(again):
+            sys.stdout.write(f"Other settings do not go together with these, and have to change too:\n{refused}\n")
         _write(context.arguments, findings, advice, again)
     if context.local_rank == 0:
         shutil.rmtree(context.run_dir, ignore_errors=True)  # a temporary folder with logs that told nothing
     return int(ExitCode.DONE)
+
+
+def refusal(again: str) -> str | None:
+    """Why the recommended command would be refused, where the user's other settings do not suit it; else None."""
+    _, _, *words = shlex.split(again)
+    folder = Path(words[1]) if words[:1] == ["--config-dir"] else None
+    try:
+        validate(compose(words if folder is None else words[2:], folder))
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def setup_of(config: Mapping[str, Any], trainer: Trainer, context: WorkerContext) -> Setup:

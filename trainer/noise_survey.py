@@ -5,19 +5,13 @@ is added up over batches far larger than the run's own, until the noise scale li
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from gradwire.schedulers import Clock, Step
-from gradwire.schedulers.noise_scale import NoiseScale, Norms
-from gradwire.trainer.data import Feed, UpdateBatch
-from gradwire.trainer.losses import move
+from gradwire.schedulers.noise_scale import NoiseScale
+from gradwire.trainer.data import Feed
 from gradwire.trainer.micro_batch import Untouched
 from gradwire.trainer.noise import NoiseMeter
-from gradwire.trainer.randomness import seed_micro_batch
 from gradwire.trainer.trainer import Trainer
 
 _ROUNDS = 4
@@ -100,33 +94,11 @@ def _measured(trainer: Trainer, size: int, micro: int) -> Noise:
     )
     with Untouched(trainer.model):
         for turn, batch in enumerate(feed):
-            for norms in _norms(trainer, meter, batch, turn):
+            outcome = trainer.updater.differentiate(batch, trainer.clock.updates + turn, meter)
+            trainer.precision.step(trainer.optimizer, finite=False)  # no update: only the loss scale learns from it
+            for norms in outcome.norms().values() if outcome.norms is not None else ():
                 average.update(norms)
             trainer.optimizer.zero_grad()
     value = average.value
     enough = value is not None and _ENOUGH * value <= size
     return Noise(value, average.noise, average.gradient, size, _ROUNDS, enough)
-
-
-def _norms(trainer: Trainer, meter: NoiseMeter, batch: UpdateBatch, turn: int) -> list[Norms]:
-    """One round: the gradient of the whole batch, and those of the micro-batches on their way into it."""
-    counts = [trainer.loss.count(micro.batch) * micro.weight for micro in batch.micro_batches]
-    targets = max(int(_summed(trainer, torch.tensor([sum(counts)]))[0]), 1)
-    last = len(batch.micro_batches) - 1
-    for index, micro in enumerate(batch.micro_batches):
-        seed_micro_batch(trainer.settings.seed, trainer.strategy.rank, trainer.clock.updates + turn, index)
-        with meter.micro_batch(counts[index]), nullcontext() if index == last else trainer.strategy.accumulate():
-            with trainer.precision.autocast():
-                loss = trainer.loss(trainer.model, move(micro.batch, trainer.strategy.device)) * micro.weight
-            trainer.precision.backward(loss / targets)
-    scale = trainer.precision.scale
-    trainer.precision.unscale(trainer.optimizer)
-    big = torch.tensor([meter.big()["all"] if trainer.strategy.rank == 0 else 0.0], dtype=torch.float64)
-    trainer.precision.step(trainer.optimizer, finite=False)  # no update: only the loss scale learns from what it saw
-    *small, whole = _summed(trainer, torch.cat([meter.local(), big]))
-    found = meter.norms(torch.stack(small), {"all": whole.item()}, batch.step.batch_size, targets, scale)
-    return list(found.values())
-
-
-def _summed(trainer: Trainer, values: Tensor) -> Tensor:
-    return trainer.strategy.start_sum(values).wait()

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,7 +13,9 @@ import torch
 from gradwire.trainer.losses import move
 from gradwire.trainer.micro_batch import Untouched
 from gradwire.trainer.randomness import seed_micro_batch
-from gradwire.trainer.trainer import Trainer
+
+if TYPE_CHECKING:
+    from gradwire.trainer.trainer import Trainer
 
 _SECONDS = 0.5  # of passes for one size
 _FEWEST, _MOST = 3, 20  # passes
@@ -46,7 +48,7 @@ class Rehearsal:
         trainer: What trains; it is as before when a rehearsal is over.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: "Trainer") -> None:
         self._trainer = trainer
         self._strategy = trainer.strategy
 
@@ -108,7 +110,7 @@ class Rehearsal:
 
 
 @contextmanager
-def optimizer_state_allocated(trainer: Trainer) -> Iterator[None]:
+def optimizer_state_allocated(trainer: "Trainer") -> Iterator[None]:
     """Within the block the optimizer holds its state, so that memory is as full as it will be in training.
 
     An update with gradients of zero at a rate of zero makes the state and changes no weight.

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -22,6 +21,7 @@ from gradwire.trainer.losses import Loss, loss_for
 from gradwire.trainer.measuring import Measuring
 from gradwire.trainer.micro_batch import largest_micro_batch
 from gradwire.trainer.precision import Precision
+from gradwire.trainer.rehearsal import Rehearsal
 from gradwire.trainer.settings import Result, Run, Settings, Status
 from gradwire.trainer.state import capture, put_back, put_back_model
 from gradwire.trainer.strategies import Single, Strategy
@@ -86,7 +86,7 @@ class Trainer:
         self._run = run
         self._checkpointer = checkpointer
         self._beat = beat
-        self._updater = self._build_updater(stop_requested)
+        self.updater = self._build_updater(stop_requested)
         self._evaluator = self._build_evaluator(data, samples, stop_requested)
         wall = settings.save_every is not None and settings.save_every.is_wall_clock
         self._save_every = Every(None if wall else settings.save_every, plan)
@@ -195,13 +195,11 @@ class Trainer:
         share = -(-self.plan.largest_batch // self.strategy.world_size)
         if self.strategy.device.type != "cuda":
             return share
-        size = largest_micro_batch(share, self._updater.rehearse(self.stream), self._all_agree)
+        rehearsal = Rehearsal(self)
+        size = largest_micro_batch(share, rehearsal.attempt, rehearsal.agree)
         reason = f"largest that fits, of a share of {share} samples"
         self.decisions.record(Decision(self.clock.updates, self.clock.samples, "micro_batch", size, reason))
         return size
-
-    def _all_agree(self, answer: bool) -> bool:
-        return not int(self.strategy.start_sum(torch.tensor([int(not answer)])).wait()[0])
 
     def _run_updates(self, feed: Iterable[UpdateBatch]) -> Status | None:
         """Train on what the feed gives; None where a measurement has changed the plan, and with it what follows."""
@@ -209,7 +207,7 @@ class Trainer:
         for batch in feed:
             before = self.clock
             meter = self.measuring.meter(before, batch.step.batch_size)
-            outcome = self._updater.run(batch, batch.step, before.updates, meter)
+            outcome = self.updater.run(batch, before.updates, meter)
             tokens = batch.step.batch_size * self.context
             self.clock = before.advance(batch.step.batch_size, tokens, skipped=outcome.skipped)
             if self.average is not None and not outcome.skipped:
@@ -227,8 +225,10 @@ class Trainer:
 
     def _decide(self, noise_scale: float | None, step: Step) -> bool:
         """Let a plan that measures take in the noise scale; whether that changed it."""
-        plan = None if noise_scale is None else self.plan.decide(self.clock, noise_scale)
-        if plan is None or noise_scale is None:
+        if noise_scale is None:
+            return False
+        plan = self.plan.decide(self.clock, noise_scale)
+        if plan is None:
             return False
         self.plan, planned = plan, plan.at(self.clock)
         reason = f"batch {step.batch_size} to {planned.batch_size}, lr {step.lr:.4g} to {planned.lr:.4g}"

@@ -5,17 +5,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradwire.schedulers import Step
 from gradwire.schedulers.noise_scale import Norms
-from gradwire.trainer.data import SampleStream, UpdateBatch
+from gradwire.trainer.data import UpdateBatch
 from gradwire.trainer.errors import NonFiniteError
 from gradwire.trainer.losses import Loss, move
-from gradwire.trainer.micro_batch import Untouched
 from gradwire.trainer.noise import Meter
 from gradwire.trainer.optimizers import set_step
 from gradwire.trainer.precision import Precision
@@ -94,43 +92,36 @@ class Updater:
         self._beat = beat
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
-    def run(self, batch: UpdateBatch, step: Step, update: int, meter: Meter | None = None) -> Outcome:
+    def run(self, batch: UpdateBatch, update: int, meter: Meter | None = None) -> Outcome:
         """Do one update with this rank's micro-batches; `meter` measures its noise scale.
 
         Raises:
             NonFiniteError: the gradient is not finite and the policy is `raise`.
         """
         self._beat("forward and backward", update)
+        outcome = self.differentiate(batch, update, meter)
+        if outcome.skipped:
+            self._refuse(batch, outcome.loss_sum, update)
+        elif self._clip is not None and outcome.grad_norm > self._clip:
+            torch._foreach_mul_(self._gradients(), self._clip / outcome.grad_norm)
+        self._beat("optimizer", update)
+        set_step(self._optimizer, batch.step.lr, batch.step.betas, batch.step.eps)
+        self._precision.step(self._optimizer, finite=not outcome.skipped)
+        self._optimizer.zero_grad()
+        return outcome
+
+    def differentiate(self, batch: UpdateBatch, update: int, meter: Meter | None = None) -> Outcome:
+        """The first half of an update: afterwards the parameters hold the gradient of the whole batch, not clipped."""
         loss_sum = self._accumulate(batch, update, meter)
         targets, stop, due = self._strategy.carried()
-        scale, correction = self._precision.scale, self._divisor(step) / max(targets, 1)
+        scale, correction = self._precision.scale, self._divisor(batch.step) / max(targets, 1)
         self._precision.unscale(self._optimizer)
         if correction != 1:
             torch._foreach_mul_(self._gradients(), correction)
         norm = self._gradient_norm()
         finite = torch.isfinite(norm).item() is True
-        norms = None if meter is None else self._norms(meter, step, targets, scale / correction, finite=finite)
-        if not finite:
-            self._refuse(batch, loss_sum, update)
-        elif self._clip is not None and norm > self._clip:
-            torch._foreach_mul_(self._gradients(), (self._clip / norm).item())
-        self._beat("optimizer", update)
-        set_step(self._optimizer, step.lr, step.betas, step.eps)
-        self._precision.step(self._optimizer, finite=finite)
-        self._optimizer.zero_grad()
+        norms = None if meter is None else self._norms(meter, batch.step, targets, scale / correction, finite=finite)
         return Outcome(loss_sum, targets, norm.item(), not finite, stop > 0, due > 0, norms)
-
-    def rehearse(self, stream: SampleStream) -> Callable[[int], None]:
-        """A function that runs forward and backward on so many samples and leaves no trace of it."""
-
-        def attempt(size: int) -> None:
-            batch = move(stream.fetch(np.arange(size)), self._strategy.device)
-            with Untouched(self._model), self._strategy.accumulate():
-                with self._precision.autocast():
-                    loss = self._loss(self._model, batch)
-                self._precision.backward(loss)
-
-        return attempt
 
     def _divisor(self, step: Step) -> int:
         """What losses are divided by before backward: the targets of the global batch, if every sample has as many.

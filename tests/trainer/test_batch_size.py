@@ -13,6 +13,7 @@ from torch import nn
 
 from gradwire.schedulers import Plan
 from gradwire.trainer import plots
+from gradwire.trainer.batch_size import refusal
 from gradwire.trainer.noise_survey import survey
 from gradwire.trainer.recommendation import command
 from gradwire.trainer.rehearsal import Rehearsal, doublings, optimizer_state_allocated
@@ -230,6 +231,13 @@ def test_timing_stops_where_two_sizes_in_a_row_gain_nothing(monkeypatch):
 
 def test_sizes_are_powers_of_two_and_the_largest():
     assert doublings(1) == [1] and doublings(8) == [1, 2, 4, 8] and doublings(25) == [1, 2, 4, 8, 16, 25]
+
+
+def test_a_recommended_command_that_would_be_refused_says_why() -> None:
+    assert refusal("gradwire train batch.size=32 launch.processes=2") is None
+    words = ["batch=critical", "batch.schedule.start=24", "batch.size=128", "run.length=9600 samples"]
+    reason = refusal(shlex.join(["gradwire", "train", *words]))
+    assert reason is not None and "the batch doubles from 24 and never is 128" in reason
 
 
 @pytest.mark.parametrize("place", ["/", "no/such/folder/batch.json"])

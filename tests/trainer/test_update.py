@@ -67,7 +67,7 @@ def step_taken(strategy: Strategy, micro: int, cut: Cut = fewest_passes) -> list
     rank, world_size = strategy.rank, strategy.world_size
     feed = Feed(SampleStream(Padded()), plan, Clock(), rank=rank, world_size=world_size, micro=micro, cut=cut)
     for batch in feed:
-        updater.run(batch, batch.step, 0)
+        updater.run(batch, 0)
     return [old.detach() - new.detach() for old, new in zip(before, model.parameters(), strict=True)]
 
 
@@ -97,7 +97,7 @@ def _matches_with_idle_ranks(rank: int) -> None:
     plan = Plan(lr=1.0, batch=2, run_length="1 updates")
     feed = Feed(SampleStream(Padded()), plan, Clock(), rank=rank, world_size=3, micro=4)
     for batch in feed:
-        outcome = updater.run(batch, batch.step, 0)
+        outcome = updater.run(batch, 0)
         assert outcome.targets == Float64NextToken().count(SampleStream(Padded()).fetch(range(2)))  # type: ignore[arg-type]
     whole = language_model()
     loss, pair = Float64NextToken(), SampleStream(Padded()).fetch(range(2))  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ def poisoned_update(non_finite: Any) -> tuple[Poisoned, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     updater = Updater(model, NextToken(), optimizer, Single(CPU), Precision("fp32", CPU), non_finite=non_finite)
     feed = Feed(SampleStream(Padded()), Plan(lr=1.0, batch=4, run_length="1 updates"), Clock(), micro=4)
-    (outcome,) = [updater.run(batch, batch.step, 0) for batch in feed]
+    (outcome,) = [updater.run(batch, 0) for batch in feed]
     return model, outcome
 
 
@@ -147,7 +147,7 @@ def test_clipping_scales_the_gradient_to_the_limit() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     updater = Updater(model, Float64NextToken(), optimizer, Single(CPU), Precision("fp32", CPU), clip=1e-3)
     feed = Feed(SampleStream(Padded()), Plan(lr=1.0, batch=4, run_length="1 updates"), Clock(), micro=4)
-    (outcome,) = [updater.run(batch, batch.step, 0) for batch in feed]
+    (outcome,) = [updater.run(batch, 0) for batch in feed]
     moved = torch.cat([(b - p.detach()).flatten() for b, p in zip(before, model.parameters(), strict=True)])
     assert outcome.grad_norm > 1e-3
     assert moved.norm().item() == pytest.approx(1e-3, rel=1e-6)
