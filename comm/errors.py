@@ -21,5 +21,13 @@ class BackwardError(CommError):
     """A backward pass whose gradients cannot be reduced as they are."""
 
 
+class CodecError(CommError):
+    """A codec that cannot be as it was asked for, or tensors that it does not take."""
+
+
+class ProgramError(CommError):
+    """Rounds that do not add up to the collective that they should be."""
+
+
 class ReplicaMismatch(CommError):  # noqa: N818 - says what is found
     """Ranks hold different modules, or different bits in the same module."""
