@@ -19,7 +19,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
@@ -218,12 +218,14 @@ def _existing() -> list[str]:
 def _remove(names: Sequence[str]) -> None:
     """Kill what runs in the namespaces and delete them with their devices; those that do not exist are passed over."""
     for name in set(names) & set(_existing()):
-        for process in _call("ip", "netns", "pids", name).split():
-            try:
-                os.kill(int(process), signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        _call("ip", "netns", "delete", name)
+        try:
+            for process in _call("ip", "netns", "pids", name).split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(process), signal.SIGKILL)
+            _call("ip", "netns", "delete", name)
+        except NetlabError:
+            if name in _existing():  # else somebody else removed it meanwhile
+                raise
 
 
 def _sweep(prefix: str) -> None:

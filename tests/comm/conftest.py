@@ -13,6 +13,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from tests.comm.netlab import lab_ranks, netlab
+
+__all__ = ["lab_ranks", "netlab"]  # fixtures
+
 PATIENCE = 60  # seconds that a collective, and a test on the ranks, may take
 
 
