@@ -1,4 +1,6 @@
-"""How a range of elements is cut into consecutive pieces: the same in every executor, so that all agree on who owns what."""
+"""How a range of elements is cut into consecutive pieces: every executor cuts alike, so all agree on who owns what."""
+
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +13,7 @@ def cut(start: int, stop: int, parts: int, granule: int = 1) -> list[tuple[int, 
     short and the last ranges empty. Boundaries are multiples of `granule` away from `start`.
     """
     ends = bounds(np.array([stop - start]), parts, granule)[0].tolist()
-    return [(start + low, start + high) for low, high in zip(ends, ends[1:], strict=False)]
+    return [(start + low, start + high) for low, high in pairwise(ends)]
 
 
 def bounds(lengths: NDArray[np.int64], parts: int, granule: int = 1) -> NDArray[np.int64]:

@@ -79,3 +79,11 @@ class Algorithm(ABC):
         The algorithms are the same from every position, so this is all that pricing needs.
         """
         return tuple((target, count) for target, _, count in self.reduce_scatter(ranks, index).sends(0))
+
+
+def waves(rooms: Indices) -> list[Indices]:
+    """Places of transfers into `rooms`, in sets in which no room comes twice: the first into each, the second, …"""
+    order = np.argsort(rooms, kind="stable")
+    new = np.flatnonzero(np.diff(rooms[order], prepend=-1))
+    turn = np.arange(len(rooms)) - np.repeat(new, np.diff(new, append=len(rooms)))
+    return [np.sort(order[turn == number]) for number in range(int(turn.max(initial=-1)) + 1)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from gradwire.comm.errors import TopologyError
 from gradwire.comm.group import gather_rows, initialized, size_of
@@ -49,6 +50,49 @@ class Topology:
         """Ranks in all."""
         return math.prod(size for _, size in self._axes)
 
+    def stride(self, axis: str) -> int:
+        """How far apart in rank neighbors along `axis` are.
+
+        Raises:
+            TopologyError: No such axis.
+        """
+        stride = 1
+        for name, size in self._axes:
+            if name == axis:
+                return stride
+            stride *= size
+        raise TopologyError(f"there is no axis {axis!r} in {self}; expected one of {', '.join(self.axes)}")
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """The position of `rank` along each axis, innermost first.
+
+        Raises:
+            TopologyError: No such rank.
+        """
+        if not 0 <= rank < self.size:
+            raise TopologyError(f"there is no rank {rank} in {self}; expected 0 to {self.size - 1}")
+        return {axis: rank // self.stride(axis) % size for axis, size in self._axes}
+
+    def line(self, rank: int, axis: str) -> tuple[int, ...]:
+        """The ranks that differ from `rank` along `axis` only, `rank` among them, in order of their position.
+
+        Raises:
+            TopologyError: No such rank or axis.
+        """
+        stride = self.stride(axis)
+        first = rank - self.coordinates(rank)[axis] * stride
+        return tuple(first + position * stride for position in range(self.axes[axis]))
+
+    def lines(self, axis: str) -> tuple[tuple[int, ...], ...]:
+        """All lines along `axis`, in order of their first ranks.
+
+        Raises:
+            TopologyError: No such axis.
+        """
+        stride, size = self.stride(axis), self.axes[axis]
+        firsts = (outer + inner for outer in range(0, self.size, stride * size) for inner in range(stride))
+        return tuple(tuple(range(first, first + stride * size, stride)) for first in firsts)
+
     def __str__(self) -> str:
         return " × ".join(f"{name}={size}" for name, size in self._axes)
 
@@ -66,6 +110,39 @@ class Topology:
                 f"{self} makes {self.size} ranks and there are {world_size}: "
                 f"change an axis, or start {self.size} processes"
             )
+
+    @classmethod
+    def parse(cls, text: str) -> "Topology":
+        """From text such as "local=8,node=4", innermost axis first.
+
+        Raises:
+            TopologyError: No such list, or an axis named twice.
+        """
+        axes: dict[str, int] = {}
+        for entry in text.split(","):
+            name, sign, size = (part.strip() for part in entry.partition("="))
+            if not (sign and name.isidentifier() and size.isascii() and size.isdigit()):
+                raise TopologyError(f"{entry.strip()!r} in {text!r} is no axis; expected a list like local=8,node=4")
+            if name in axes:
+                raise TopologyError(f"axis {name} stands twice in {text!r}; give every axis a name of its own")
+            axes[name] = int(size)
+        return cls(**axes)
+
+    @classmethod
+    def from_mesh(cls, mesh: DeviceMesh) -> "Topology":
+        """The axes of a DeviceMesh, whose last dimension is the innermost; dimensions without a name are dim0, dim1, …
+
+        Raises:
+            TopologyError: The mesh orders its ranks otherwise than by rank.
+        """
+        ranks = mesh.mesh.flatten().tolist()
+        if ranks != sorted(ranks):
+            raise TopologyError(
+                f"the mesh holds its ranks in the order {ranks}; expected them ascending, the last dimension running "
+                "fastest: build it as init_device_mesh does"
+            )
+        names = mesh.mesh_dim_names or tuple(f"dim{number}" for number in range(mesh.ndim))
+        return cls(**dict(reversed(list(zip(names, mesh.mesh.shape, strict=True)))))
 
     @classmethod
     def detect(cls, group: dist.ProcessGroup | None = None) -> "Topology":
