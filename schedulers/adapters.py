@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Sampler
 
+from gradwire.schedulers.arguments import checked
 from gradwire.schedulers.clock import Clock
 from gradwire.schedulers.errors import PlanError, ScheduleError
 from gradwire.schedulers.plan import Plan
@@ -29,6 +30,7 @@ def torch_scheduler(plan: Plan, optimizer: Optimizer, clock: Clock = Clock()) ->
     return PlanScheduler(plan, optimizer, clock)
 
 
+@checked(PlanError)
 class PlanScheduler(LRScheduler):
     """Sets what a plan says about each update: learning rates, and betas and epsilon where the plan has them.
 
@@ -101,6 +103,7 @@ def _ratios(optimizer: Optimizer, peak: float) -> list[float]:
     return [lr / peak if lr != peak else 1.0 for lr in initial]
 
 
+@checked(PlanError)
 class PlannedBatches(Sampler[list[int]]):
     """This rank's indices of each update's batch, for `DataLoader(dataset, batch_sampler=PlannedBatches(…))`.
 
@@ -150,7 +153,7 @@ class PlannedBatches(Sampler[list[int]]):
 
     def __len__(self) -> int:
         """Updates from where it begins to the end of the plan."""
-        return max(self._plan.total_updates - self._start.updates, 0)
+        return self._plan.updates_left(self._start)
 
     def __iter__(self) -> Iterator[list[int]]:
         self.clock = self._start

@@ -5,8 +5,9 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from gradwire.schedulers.arguments import checked
 from gradwire.schedulers.duration import Duration
-from gradwire.schedulers.errors import PlanError
+from gradwire.schedulers.errors import PlanError, ScheduleError
 from gradwire.schedulers.horizon import Horizon, Measured, Progress
 from gradwire.schedulers.scaling import Betas, Scaled, Scaling, check_reference
 from gradwire.schedulers.schedule import Constant, Schedule
@@ -29,6 +30,7 @@ def gain(noise_scale: float, reference: int, batch_size: int) -> float:
     return (phi + 1) / (phi * reference / batch_size + 1)
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class AdaScale(Scaling):
     """The learning rate times the measured gain, on a clock that counts updates of the reference batch.
@@ -60,7 +62,9 @@ class AdaScale(Scaling):
         size = _constant(batch)
         if size < self.reference:
             raise PlanError(
-                f"AdaScale is for batches from the reference on; the batch is {size} and the reference {self.reference}"
+                f"AdaScale is for batches from the reference on; the batch is {size} and the reference "
+                f"{self.reference}: lower it",
+                "scaling",
             )
         imitated = follow(self.reference * Constant(), run_length, replace(horizon, granule=1))
         total = imitated.trajectory.samples
@@ -134,6 +138,7 @@ def _constant(batch: Schedule) -> int:
     if not isinstance(schedule, Constant):
         raise PlanError(
             f"AdaScale needs one batch size for the whole run; found {type(schedule).__name__}: take a constant batch, "
-            "or another scaling rule"
+            "or another scaling rule",
+            "scaling",
         )
     return int(max(batch.peaks()))

@@ -10,6 +10,7 @@ from gradwire.schedulers.errors import DurationError
 
 Unit = Literal["samples", "tokens", "updates", "epochs", "%", "seconds", "minutes", "hours"]
 
+LARGEST: Final = 2**63 - 1  # what 64 bits hold; no run has as many samples or tokens
 _UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
 _SINGULAR: Final[dict[str, Unit]] = {unit.removesuffix("s"): unit for unit in _UNITS if unit != "%"}
 _SECONDS: Final[dict[str, int]] = {"seconds": 1, "minutes": 60, "hours": 3600}
@@ -35,7 +36,7 @@ class Duration:
         unit: samples, tokens, updates, epochs, % (of the run), seconds, minutes or hours.
 
     Raises:
-        DurationError: the amount is negative or not finite, more than 100%, or the unit is unknown.
+        DurationError: the amount is no finite number, negative, above 2**63 or 100%, or the unit is unknown.
     """
 
     amount: int | float
@@ -44,11 +45,14 @@ class Duration:
     def __post_init__(self) -> None:
         shown = f"{self.amount!r} {self.unit}"
         if self.unit not in _UNITS:
-            raise DurationError(f"'{shown}' is not a duration: {_unknown_unit(str(self.amount), self.unit)}")
-        if isinstance(self.amount, bool) or not math.isfinite(self.amount):
+            raise DurationError(f"'{shown}' is not a duration: {_unknown_unit(str(self.amount), str(self.unit))}")
+        number = isinstance(self.amount, int | float) and not isinstance(self.amount, bool)
+        if not number or self.amount != self.amount or abs(self.amount) == math.inf:
             raise DurationError(f"'{shown}' is not a duration: the amount must be a finite number, as in {_FORMS}")
         if self.amount < 0:
             raise DurationError(f"'{shown}' is not a duration: it must not be negative")
+        if self.amount > LARGEST:
+            raise DurationError(f"'{shown}' is not a duration: more than 2**63 of anything does not fit into any run")
         if self.unit == "%" and self.amount > 100:
             raise DurationError(f"'{shown}' is not a duration: per cents are of the run, so at most 100%")
         if isinstance(self.amount, float) and self.amount.is_integer():

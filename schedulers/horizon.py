@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+from gradwire.schedulers.arguments import checked
 from gradwire.schedulers.duration import Duration
 from gradwire.schedulers.errors import PlanError
 from gradwire.schedulers.trajectory import Trajectory
 
 
+@checked(PlanError)
 @dataclass(frozen=True)
 class Measured:
     """A gradient noise scale that was measured during the run and changed its plan.
@@ -110,6 +112,19 @@ class Progress:
         """A duration in samples, when it starts where the piece starts."""
         return self.horizon.to_samples(duration, self.offset)
 
+    def said(self, duration: Duration | str) -> str:
+        """A duration for a message, with its samples where it is in another unit."""
+        duration = Duration.parse(duration)
+        return str(duration) if duration.unit == "samples" else f"{duration} ({_samples(self.to_samples(duration))})"
+
+    @property
+    def room(self) -> str:
+        """For a message: how long the piece is."""
+        whole = self.offset == 0 and self.total == self.horizon.total
+        return (
+            f"the run has only {_samples(self.total)}" if whole else f"only {_samples(self.total)} of the run are left"
+        )
+
     def piece(self, first: int, last: int) -> "Progress":
         """The same place seen from the piece between two samples of this one; outside it, from its nearer end."""
         total = max(last - first, 0)
@@ -125,3 +140,7 @@ class Progress:
     def times(self, number: float) -> "Progress":
         """The same place for a schedule that is multiplied with a number."""
         return Progress(self.start, self.end, self.total, self.horizon, self.offset, self.peak * number)
+
+
+def _samples(count: int) -> str:
+    return f"{count} sample{'' if count == 1 else 's'}"

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from gradwire.schedulers.arguments import checked
 from gradwire.schedulers.batch.given import check_positive, check_start
 from gradwire.schedulers.duration import Duration
 from gradwire.schedulers.errors import ScheduleError
@@ -15,6 +16,7 @@ from gradwire.schedulers.schedule import Schedule
 from gradwire.schedulers.trajectory import whole_batch
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class NoiseScaleBatch(Schedule):
     """The global batch follows the measured noise scale, between `start` and the full batch.
@@ -41,9 +43,9 @@ class NoiseScaleBatch(Schedule):
     def __post_init__(self) -> None:
         check_measurable(self.start)
         check_positive("start of a measured batch", self.start)
-        if not (math.isfinite(self.hysteresis) and self.hysteresis > 1):
+        if not self.hysteresis > 1:
             raise ScheduleError(f"hysteresis is a factor above 1, as in 1.4; found {self.hysteresis!r}")
-        if not (math.isfinite(self.ratio) and self.ratio > 0):
+        if not self.ratio > 0:
             raise ScheduleError(f"ratio is the batch over the noise scale, a number above 0; found {self.ratio!r}")
 
     def value(self, at: Progress) -> float:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gradwire.schedulers.arguments import checked
 from gradwire.schedulers.errors import ScheduleError
 
 
@@ -68,6 +69,7 @@ def total(parts: Iterable[Norms]) -> Norms:
     return Norms(math.fsum(each.small for each in norms), math.fsum(each.big for each in norms), *sizes.pop())
 
 
+@checked(ScheduleError)
 class NoiseScale:
     """The noise scale over a run: 𝒮 and 𝒢² are smoothed each for itself, then divided.
 

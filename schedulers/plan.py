@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gradwire.schedulers.arguments import checked
 from gradwire.schedulers.clock import Clock
 from gradwire.schedulers.coupling import Coupled
-from gradwire.schedulers.duration import Duration
-from gradwire.schedulers.errors import PlanError
+from gradwire.schedulers.duration import LARGEST, Duration
+from gradwire.schedulers.errors import PlanError, about
 from gradwire.schedulers.horizon import Horizon, Measured, Progress
 from gradwire.schedulers.scaling import Betas, NoScaling, Scaling
 from gradwire.schedulers.schedule import Constant, Schedule
@@ -31,6 +32,7 @@ class Step:
     eps: float | None = None
 
 
+@checked(PlanError)
 class Plan:
     """Batch size and learning rate over a whole run, as pure functions of the samples seen.
 
@@ -77,10 +79,12 @@ class Plan:
     ) -> None:
         for name, count in (("granule", granule), ("context", context), ("epoch_samples", epoch_samples)):
             if count is not None and count < 1:
-                raise PlanError(f"{name} is a number from 1 on; found {count!r}")
-        lr = lr if isinstance(lr, Schedule) else lr * Constant()
+                raise PlanError(f"{name} is a number from 1 on; found {count!r}", name)
+        _check_adam(betas, eps)
+        with about("lr"):
+            lr = lr if isinstance(lr, Schedule) else lr * Constant()
         if not lr.peaks():
-            raise PlanError("the learning-rate schedule has no peak: multiply it, as in 3e-4 * Warmup('10%')")
+            raise PlanError("the learning-rate schedule has no peak: multiply it, as in 3e-4 * Warmup('10%')", "lr")
         self._given: dict[str, Any] = {
             "lr": lr,
             "batch": batch,
@@ -95,26 +99,37 @@ class Plan:
         self.noise = tuple(noise)
         self.peak_lr = max(lr.peaks())
         sizes, lr = _split(batch, lr, scaling)
-        full = _full_batch(sizes, granule)
+        with about("batch"):
+            full = _full_batch(sizes, granule)
         self.measures = sizes.measures or scaling.measures
         self._most = full if sizes.measures else None
         self._scaling = scaling.with_reference(full)
         self._betas, self._eps = betas, eps
-        length = _length(run_length, sizes)
+        with about("run_length"):
+            length = _length(run_length, sizes)
         horizon = Horizon(0, granule, context, epoch_samples, noise=self.noise)
-        self._sizes, self._lr = self._scaling.follow(sizes, length, horizon, lr)
+        with about("batch"):
+            self._sizes, self._lr = self._scaling.follow(sizes, length, horizon, lr)
         trajectory = self._sizes.trajectory
+        _check_countable(trajectory.samples, context, run_length)
         self._horizon = replace(horizon, total=trajectory.samples, trajectory=trajectory)
         self._check(sizes, batch)
 
     def _check(self, sizes: Schedule, batch: int | Schedule | Coupled) -> None:
         """Refuse at once what would only show in the middle of the run."""
         begin = Progress(0, 0, self.total_samples, self._horizon)
-        sizes.check(begin)
-        self._lr.check(begin)
-        if isinstance(batch, Coupled):
-            batch.check_reached(self.largest_batch)
-        self._scaling.apply(self.peak_lr, self.largest_batch, self._betas, self._eps)
+        with about("batch"):
+            sizes.check(begin)
+        with about("lr"):
+            self._lr.check(begin)
+        with about("batch"):
+            if isinstance(batch, Coupled):
+                batch.check_reached(self.largest_batch)
+        with about("scaling"):
+            self._scaling.apply(self.peak_lr, self.largest_batch, self._betas, self._eps)
+        with about("lr"):  # values that are no numbers
+            for samples in (0, self.total_samples):
+                self.at(Clock(samples))
 
     def decide(self, clock: Clock, noise_scale: float) -> "Plan | None":
         """What a noise scale that was measured up to a clock changes: the plan from there on, or None for nothing.
@@ -157,6 +172,10 @@ class Plan:
     def total_updates(self) -> int:
         """Updates of the whole run."""
         return self._sizes.trajectory.updates
+
+    def updates_left(self, clock: Clock) -> int:
+        """Updates from a clock to the end of the run, by its samples: its updates may be those of another plan."""
+        return max(math.ceil(self.total_updates - self._sizes.trajectory.updates_after(clock.samples) - 1e-6), 0)
 
     @property
     def largest_batch(self) -> int:
@@ -209,7 +228,8 @@ def _split(batch: int | Schedule | Coupled, lr: Schedule, scaling: Scaling) -> t
             name = type(batch.coupling).__name__
             raise PlanError(
                 f"{name} plans the learning rate together with the batch size, and {type(scaling).__name__} would "
-                "change it once more: take one of the two (scaling: none)"
+                "change it once more: take one of the two (scaling: none)",
+                "scaling",
             )
         return batch.split(lr)
     return batch if isinstance(batch, Schedule) else batch * Constant(), lr
@@ -225,13 +245,29 @@ def _length(run_length: Duration | str, sizes: Schedule) -> Duration:
     return length
 
 
+def _check_adam(betas: Betas | None, eps: float | None) -> None:
+    if betas is not None and not all(0 <= beta < 1 for beta in betas):
+        raise PlanError(f"Adam's betas lie in [0, 1); found {betas!r}", "betas")
+    if eps is not None and eps < 0:
+        raise PlanError(f"Adam's epsilon is a number from 0 on; found {eps!r}", "eps")
+
+
+def _check_countable(samples: int, context: int, run_length: Duration | str) -> None:
+    if samples * context > LARGEST:
+        raise PlanError(
+            f"a run of '{run_length}' has {samples:.2g} samples of {context} tokens, more than the 2**63 that can be "
+            "counted: give it a shorter run_length",
+            "run_length",
+        )
+
+
 def _full_batch(batch: Schedule, granule: int) -> int:
     """The full batch of a schedule, each of its peaks checked."""
     peaks = batch.peaks()
     if not peaks:
         raise PlanError("the batch-size schedule has no size: multiply it, as in 256 * LinearWarmup('5%')")
     for peak in peaks:
-        if peak < 1 or int(peak) != peak:
+        if not 1 <= peak <= LARGEST or int(peak) != peak:
             raise PlanError(f"a batch is a whole number of samples from 1 on; found {peak!r}")
         if peak % granule:
             nearest = max(round(peak / granule), 1) * granule

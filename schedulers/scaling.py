@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Self
 
+from gradwire.schedulers.arguments import checked
 from gradwire.schedulers.duration import Duration
 from gradwire.schedulers.errors import PlanError, ScheduleError
 from gradwire.schedulers.horizon import Horizon
@@ -66,6 +67,7 @@ class NoScaling(Scaling):
         return Scaled(lr, betas, eps)
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class Linear(Scaling):
     """Learning rate in proportion to the batch: η = η₀·B/B₀, betas and epsilon unchanged.
@@ -88,6 +90,7 @@ class Linear(Scaling):
         return self if self.reference is not None else replace(self, reference=batch_size)
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class SquareRoot(Scaling):
     """Learning rate with the root of the batch: η′ = √κ·η; with `adapt_betas` 1 − β′ = κ(1 − β) and ε′ = ε/√κ too.

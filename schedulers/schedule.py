@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Self
 
+from gradwire.schedulers.arguments import checked, is_finite
 from gradwire.schedulers.duration import Duration
 from gradwire.schedulers.errors import PlanError, ScheduleError
 from gradwire.schedulers.horizon import Progress
@@ -57,8 +58,7 @@ class Schedule(ABC):
         needed = at.to_samples(self.length)
         if needed > at.total:
             raise PlanError(
-                f"{type(self).__name__} takes {self.length} ({needed} samples), but only {at.total} samples of the run "
-                "are left for it: shorten it or lengthen the run"
+                f"{type(self).__name__} takes {at.said(self.length)}, but {at.room}: shorten it or lengthen the run"
             )
 
     def peaks(self) -> tuple[float, ...]:
@@ -119,6 +119,7 @@ def _updates_in(schedule: Schedule, at: Progress, samples: int) -> float:
     return last + (samples - trajectory.starts[-1]) / trajectory.sizes[-1]
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class Constant(Schedule):
     """Always the peak.
@@ -157,13 +158,21 @@ class Times(Schedule):
     length: Duration | str | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
-        if not math.isfinite(self.number) or self.number < 0:
+        if not isinstance(self.schedule, Schedule):
+            raise ScheduleError(f"what is multiplied with a peak is a schedule; found {self.schedule!r}")
+        if not is_finite(self.number) or self.number < 0:
             raise ScheduleError(f"a schedule is multiplied with its peak, a number from 0 on; found {self.number!r}")
         object.__setattr__(self, "length", self.schedule.length)
         object.__setattr__(self, "measures", self.schedule.measures)
 
     def value(self, at: Progress) -> float:
-        return self.number * self.schedule.value(at.times(self.number))
+        factor = self.schedule.value(at.times(self.number))
+        if not is_finite(factor) or factor < 0:
+            raise ScheduleError(
+                f"{type(self.schedule).__name__} gives {factor!r} after {at.start} samples: a schedule's value is a "
+                "finite number from 0 on"
+            )
+        return self.number * factor
 
     def decay(self, at: Progress) -> float:
         return self.schedule.decay(at.times(self.number))
@@ -181,6 +190,7 @@ class Times(Schedule):
         return Times(self.number, self.schedule.with_length(length))
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class Joined(Schedule):
     """One schedule for its length, then another for the rest. An update belongs to the piece in which it starts.

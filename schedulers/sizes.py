@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from gradwire.schedulers.duration import Duration
-from gradwire.schedulers.errors import PlanError
+from gradwire.schedulers.errors import PlanError, about
 from gradwire.schedulers.horizon import Horizon, Progress
 from gradwire.schedulers.schedule import Schedule
 from gradwire.schedulers.trajectory import Trajectory, last_not_negative, trace, whole_batch
@@ -45,10 +45,12 @@ def follow(schedule: Schedule, run_length: Duration, horizon: Horizon) -> Sizes:
     """
     if run_length.unit == "%":
         raise PlanError(
-            f"a run cannot be {run_length} of itself: give its length in samples, tokens, updates or epochs"
+            f"a run cannot be {run_length} of itself: give its length in samples, tokens, updates or epochs",
+            "run_length",
         )
     if run_length.unit != "updates":
-        total = horizon.to_samples(run_length)
+        with about("run_length"):
+            total = horizon.to_samples(run_length)
         _refuse_empty(total, run_length)
         return _followed(schedule, replace(horizon, total=total), samples=total)
     _refuse_empty(run_length.amount, run_length)
@@ -90,4 +92,6 @@ def _size_at(schedule: Schedule, horizon: Horizon, samples: int) -> int:
 
 def _refuse_empty(amount: float, run_length: Duration) -> None:
     if amount < 1:
-        raise PlanError(f"a run of '{run_length}' is less than one sample or update: give it a longer run_length")
+        raise PlanError(
+            f"a run of '{run_length}' is less than one sample or update: give it a longer run_length", "run_length"
+        )

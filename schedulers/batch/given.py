@@ -28,12 +28,12 @@ def as_duration(size: int | Duration | str) -> Duration:
 
 
 def check_positive(name: str, size: int) -> None:
-    """Refuse what is not a number of samples.
+    """Refuse a whole number that is no number of samples.
 
     Raises:
         ScheduleError: it is not.
     """
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+    if size < 1:
         raise ScheduleError(f"the {name} is a whole number of samples from 1 on; found {size!r}")
 
 
@@ -46,7 +46,7 @@ def check_start(start: Duration, at: Progress) -> None:
     samples = at.to_samples(start)
     if samples > at.peak:
         raise PlanError(
-            f"the batch starts at {start} ({samples} samples), above the full batch of {at.peak:g}: "
+            f"the start of the batch, {at.said(start)}, is above the full batch of {at.peak:g}: "
             "lower the start, or raise the full batch (batch.size)"
         )
     if start.unit == "samples":

@@ -3,8 +3,9 @@
 import itertools
 import math
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
+from gradwire.schedulers.arguments import checked
 from gradwire.schedulers.batch.given import check_granule
 from gradwire.schedulers.duration import Duration
 from gradwire.schedulers.errors import PlanError, ScheduleError
@@ -14,6 +15,7 @@ from gradwire.schedulers.schedule import Schedule
 StageUnit = Literal["samples", "tokens"]
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class Staged(Schedule):
     """Batch sizes by stages, `0:768 250e9:1536`: each holds from its threshold on.
@@ -35,8 +37,6 @@ class Staged(Schedule):
     parsed: tuple[tuple[float, int], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.unit not in get_args(StageUnit):
-            raise ScheduleError(f"the thresholds of stages are in samples or tokens; found the unit {self.unit!r}")
         object.__setattr__(self, "parsed", tuple(_stage(stage, self.stages) for stage in self.stages.split() or [""]))
         thresholds = [threshold for threshold, _ in self.parsed]
         if thresholds[0] != 0:
@@ -66,7 +66,7 @@ class Staged(Schedule):
             if not before < start < at.total:
                 raise PlanError(
                     f"the stage of {size} never comes: it begins after {start} samples, the one before it after "
-                    f"{max(before, 0)}, and {at.total} samples of the run are left for them: "
+                    f"{max(before, 0)}, and {at.room}: "
                     "lower the threshold or lengthen the run"
                 )
 

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
+from gradwire.schedulers.arguments import checked
 from gradwire.schedulers.batch.given import check_granule, check_positive, check_start
 from gradwire.schedulers.duration import Duration
 from gradwire.schedulers.errors import PlanError, ScheduleError
@@ -10,6 +11,7 @@ from gradwire.schedulers.horizon import Progress
 from gradwire.schedulers.schedule import Schedule
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class Ramp(Schedule):
     """Batch size in equal steps: B = start + increment·⌊seen/per⌋, per = length/((size − start)/increment).
@@ -59,6 +61,7 @@ class Ramp(Schedule):
         return max(int(at.peak) - self.start, 0) // self.increment
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class Doubling(Schedule):
     """Batch size in geometric steps: B = min(size, start·factor^⌊seen/every⌋), rounded to granules.
@@ -84,7 +87,7 @@ class Doubling(Schedule):
         object.__setattr__(self, "every", Duration.parse(self.every))
         if not Duration.parse(self.every).amount:
             raise ScheduleError(f"a doubling batch keeps each size for some time, above 0; found {self.every}")
-        if not 1 < self.factor < math.inf:
+        if not self.factor > 1:
             raise ScheduleError(f"the factor of a doubling batch is a number above 1; found {self.factor!r}")
 
     def value(self, at: Progress) -> float:
@@ -102,7 +105,7 @@ class Doubling(Schedule):
         if needed and needed >= at.total:
             raise PlanError(
                 f"from {self.start} the full batch of {at.peak:g} takes {self._steps(at)} times {self.every} "
-                f"({needed} samples), but only {at.total} samples of the run are left: "
+                f"({needed} samples), but {at.room}: "
                 "take a shorter `every`, a larger start, or a longer run"
             )
 

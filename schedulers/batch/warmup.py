@@ -3,12 +3,15 @@
 import math
 from dataclasses import dataclass, field
 
+from gradwire.schedulers.arguments import checked
 from gradwire.schedulers.batch.given import as_duration, check_start, parse_size
 from gradwire.schedulers.duration import Duration
+from gradwire.schedulers.errors import ScheduleError
 from gradwire.schedulers.horizon import Progress
 from gradwire.schedulers.schedule import Schedule
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class LinearWarmup(Schedule):
     """Batch size linear in the samples seen, up to the full batch, which it keeps from then on.

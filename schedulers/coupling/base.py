@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from gradwire.schedulers.arguments import checked
 from gradwire.schedulers.errors import PlanError
 from gradwire.schedulers.schedule import Schedule
 
@@ -34,6 +35,7 @@ class Coupling(ABC):
 BatchRule = Schedule | Coupling  # what the full batch can be multiplied with
 
 
+@checked(PlanError)
 @dataclass(frozen=True)
 class Coupled:
     """A coupling and the full batch, which the batch never exceeds.

@@ -4,15 +4,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gradwire.schedulers.arguments import checked
 from gradwire.schedulers.batch.given import check_positive, check_start
 from gradwire.schedulers.coupling.base import Coupling
 from gradwire.schedulers.duration import Duration
-from gradwire.schedulers.errors import PlanError
+from gradwire.schedulers.errors import PlanError, ScheduleError
 from gradwire.schedulers.horizon import Progress
 from gradwire.schedulers.measured import check_measurable, measured_before, next_measurement
 from gradwire.schedulers.schedule import Schedule
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class CriticalBatchWarmup(Coupling):
     """The batch doubles, and the learning rate rises by √2, each time the critical batch has grown to twice the batch.
@@ -65,22 +67,24 @@ class CriticalBatchWarmup(Coupling):
         steps = math.log2(full / self.start)
         if steps != int(steps):
             raise PlanError(
-                f"the batch doubles from {self.start} and never is {full}: take {self.start << round(steps)}"
+                f"from the start of {self.start} the batch doubles and never is {full}: take a full batch of "
+                f"{self.start << round(steps)}, or another start"
             )
         if self.thresholds is None:
             return
         places = [at.to_samples(threshold) for threshold in self.thresholds]
         if len(places) != steps:
             raise PlanError(
-                f"from {self.start} to {full} the batch doubles {int(steps)} times; found {len(places)} thresholds"
+                f"there is one of the thresholds for each of the {int(steps)} times that the batch doubles from "
+                f"{self.start} to {full}; found {len(places)}"
             )
         if any(later <= earlier for earlier, later in zip([0, *places], places, strict=False)):
             shown = ", ".join(map(str, self.thresholds))
             raise PlanError(f"thresholds rise from above 0; found {shown} ({places} samples)")
         if places and places[-1] >= at.total:
             raise PlanError(
-                f"the batch is to double at {self.thresholds[-1]} ({places[-1]} samples), but only {at.total} samples "
-                "of the run are left for it: lower the threshold or lengthen the run"
+                f"the last of the thresholds is {at.said(self.thresholds[-1])}, but {at.room}: lower it, or lengthen "
+                "the run"
             )
 
 

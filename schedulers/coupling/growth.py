@@ -1,8 +1,9 @@
 """The batch grows where the learning rate would fall."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gradwire.schedulers.arguments import checked
 from gradwire.schedulers.batch.given import check_positive, check_start
 from gradwire.schedulers.coupling.base import Coupling
 from gradwire.schedulers.duration import Duration
@@ -12,6 +13,7 @@ from gradwire.schedulers.schedule import Schedule
 from gradwire.schedulers.trajectory import whole_batch
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class GrowInsteadOfDecay(Coupling):
     """Where the learning rate would fall by `factor`, the batch grows by it instead, until it is full.
@@ -34,7 +36,7 @@ class GrowInsteadOfDecay(Coupling):
 
     def __post_init__(self) -> None:
         check_positive("start of a growing batch", self.start)
-        if not (math.isfinite(self.factor) and self.factor > 1):
+        if not self.factor > 1:
             raise ScheduleError(f"factor is the step of the batch size, a number above 1; found {self.factor!r}")
 
     def batch(self, lr: Schedule, full: int) -> Schedule:
@@ -47,7 +49,8 @@ class GrowInsteadOfDecay(Coupling):
         if largest < full:
             raise PlanError(
                 f"the batch is to grow from {self.start} to {full}, but the learning rate falls so little that it "
-                f"only reaches {largest}: lower the rate's floor, or set the full batch to {largest}"
+                f"only reaches {largest}: lower the rate's floor, or set the full batch to {largest}",
+                "lr",
             )
 
     def grown(self, decay: float, full: int) -> tuple[float, float]:
@@ -93,6 +96,12 @@ class _GrownBatch(Schedule):
 
     def check(self, at: Progress) -> None:
         check_start(Duration(self.rule.start, "samples"), at)
+        if self.rule.start < self.full and self.lr.decay(replace(at, start=at.total, end=at.total)) == 1:
+            raise PlanError(
+                f"{type(self.rule).__name__} trades the decay of the learning rate for batch size, and this rate never "
+                "decays: take one that does (a cosine or linear decay), or another batch schedule",
+                "lr",
+            )
 
 
 @dataclass(frozen=True)

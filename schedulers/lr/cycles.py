@@ -2,8 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
+from gradwire.schedulers.arguments import checked
 from gradwire.schedulers.duration import Duration
 from gradwire.schedulers.errors import PlanError, ScheduleError
 from gradwire.schedulers.horizon import Progress
@@ -13,6 +14,7 @@ from gradwire.schedulers.schedule import Schedule
 Shape = Literal["linear", "sqrt", "cosine"]
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class OneCycle(Schedule):
     """Half a cosine up to the peak and half a cosine down, over the run.
@@ -56,11 +58,11 @@ class OneCycle(Schedule):
         rise = at.to_samples(self.rise)
         if rise > at.total:
             raise PlanError(
-                f"the cycle rises for {self.rise} ({rise} samples), but only {at.total} samples of the run are left "
-                "for it: shorten the rise or lengthen the run"
+                f"the cycle rises for {at.said(self.rise)}, but {at.room}: shorten the rise or lengthen the run"
             )
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True, init=False)
 class WarmupStableDecay(Schedule):
     """Linear warm-up, the peak until shortly before the end of the run, then a fall (WSD, trapezoid).
@@ -77,7 +79,7 @@ class WarmupStableDecay(Schedule):
         floor: Factor at the end of the run, 0 to 1.
 
     Raises:
-        ScheduleError: `floor` is not between 0 and 1, or `shape` is unknown.
+        ScheduleError: `floor` is not between 0 and 1, or `shape` is another one.
     """
 
     warmup: Duration
@@ -93,8 +95,6 @@ class WarmupStableDecay(Schedule):
         floor: float = 0.0,
     ) -> None:
         check_share_of_peak("floor of a warmup-stable-decay schedule", floor)
-        if shape not in get_args(Shape):
-            raise ScheduleError(f"the rate falls in the shape linear, sqrt or cosine; found {shape!r}")
         parts = {"warmup": Duration.parse(warmup), "last": Duration.parse(decay), "shape": shape, "floor": floor}
         for name, value in parts.items():
             object.__setattr__(self, name, value)
@@ -122,8 +122,8 @@ class WarmupStableDecay(Schedule):
         warmup, fall = at.to_samples(self.warmup), last_samples(at, self.last)
         if warmup + fall > at.total:
             raise PlanError(
-                f"a warm-up of {self.warmup} ({warmup} samples) and a decay of {self.last} ({fall} samples) do not fit "
-                f"into {at.total} samples: shorten them or lengthen the run"
+                f"the warmup of {at.said(self.warmup)} and the decay of {at.said(self.last)} do not fit together, for "
+                f"{at.room}: shorten them or lengthen the run"
             )
 
 

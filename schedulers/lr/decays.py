@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gradwire.schedulers.arguments import checked
 from gradwire.schedulers.duration import Duration
 from gradwire.schedulers.errors import PlanError, ScheduleError
 from gradwire.schedulers.horizon import Progress
@@ -15,6 +16,7 @@ from gradwire.schedulers.lr.shares import check_share_of_peak, down_to, left
 from gradwire.schedulers.schedule import Schedule
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class LinearDecay(Schedule):
     """Linear fall from the peak: floor + (1 − floor)·(T−s)/T.
@@ -44,6 +46,7 @@ class LinearDecay(Schedule):
         return math.inf
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class Cosine(Schedule):
     """Half a cosine down from the peak: floor + (1 − floor)·(1 + cos(π·s/T))/2.
@@ -72,6 +75,7 @@ class Cosine(Schedule):
         return math.inf
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class QuarterCosine(Schedule):
     """A quarter of a cosine down from the peak: floor + (1 − floor)·cos(π/2·s/T).
@@ -102,6 +106,7 @@ class QuarterCosine(Schedule):
         return math.inf
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class Polynomial(Schedule):
     """A power of what is left: floor + (1 − floor)·(1 − s/T)^power; power 1 is `LinearDecay`.
@@ -122,7 +127,7 @@ class Polynomial(Schedule):
     length: Duration | str | None = None
 
     def __post_init__(self) -> None:
-        if not 0 < self.power < math.inf:
+        if not self.power > 0:
             raise ScheduleError(f"the power of a polynomial decay is a number above 0; found {self.power!r}")
         check_share_of_peak("floor of a polynomial decay", self.floor)
         _parse_length(self)
@@ -134,6 +139,7 @@ class Polynomial(Schedule):
         return math.inf
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class InverseSquareRoot(Schedule):
     """Fall with the root of the samples: √(W/(W+s)), s from the start of the piece.
@@ -165,6 +171,7 @@ class InverseSquareRoot(Schedule):
         return math.inf
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class StepDecay(Schedule):
     """Down by a factor at given places: factor^(places passed), counted from the start of the piece.
@@ -184,7 +191,7 @@ class StepDecay(Schedule):
     factor: float = 0.1
 
     def __post_init__(self) -> None:
-        if isinstance(self.at, str | Duration) or not self.at:
+        if not self.at:
             raise ScheduleError(f"a step decay falls at a list of places, as in ['50%', '75%']; found {self.at!r}")
         places = tuple(Duration.parse(place) for place in self.at)
         object.__setattr__(self, "at", places)
@@ -205,8 +212,7 @@ class StepDecay(Schedule):
         last, samples = places[-1]
         if samples >= at.total:
             raise PlanError(
-                f"a step decay falls at {last} ({samples} samples), but only {at.total} samples of the run are left "
-                "for it: let it fall earlier, or lengthen the run"
+                f"a step decay falls at {at.said(last)}, but {at.room}: let it fall earlier, or lengthen the run"
             )
 
     def monotone_until(self, at: Progress) -> float:

@@ -1,11 +1,14 @@
 """A warm-up and what follows it, by the names under which papers and YAML know the two together."""
 
+from gradwire.schedulers.arguments import checked
 from gradwire.schedulers.duration import Duration
+from gradwire.schedulers.errors import ScheduleError
 from gradwire.schedulers.lr.decays import Cosine, InverseSquareRoot, LinearDecay
 from gradwire.schedulers.lr.warmup import Warmup
 from gradwire.schedulers.schedule import Constant, Joined
 
 
+@checked(ScheduleError)
 class WarmupLinearDecay(Joined):
     """Linear warm-up, then linear decay until the end of the run: `Warmup(warmup).then(LinearDecay(floor))`.
 
@@ -20,6 +23,7 @@ class WarmupLinearDecay(Joined):
         super().__init__(Warmup(warmup), LinearDecay(floor))
 
 
+@checked(ScheduleError)
 class WarmupCosine(Joined):
     """Linear warm-up, then half a cosine: `Warmup(warmup).then(Cosine(floor, length))`.
 
@@ -38,6 +42,7 @@ class WarmupCosine(Joined):
         super().__init__(Warmup(warmup), Cosine(floor, length))
 
 
+@checked(ScheduleError)
 class WarmupConstant(Joined):
     """Linear warm-up, then the peak until the end of the run: `Warmup(warmup).then(Constant())`.
 
@@ -52,6 +57,7 @@ class WarmupConstant(Joined):
         super().__init__(Warmup(warmup, start), Constant())
 
 
+@checked(ScheduleError)
 class WarmupInverseSquareRoot(Joined):
     """Linear warm-up over W, then √(W/s) of all samples s: `Warmup(warmup).then(InverseSquareRoot(warmup))`.
 

@@ -3,12 +3,15 @@
 import math
 from dataclasses import dataclass, field
 
+from gradwire.schedulers.arguments import checked
 from gradwire.schedulers.duration import Duration
+from gradwire.schedulers.errors import ScheduleError
 from gradwire.schedulers.horizon import Progress
 from gradwire.schedulers.lr.shares import check_share_of_peak
 from gradwire.schedulers.schedule import Schedule
 
 
+@checked(ScheduleError)
 @dataclass(frozen=True)
 class Warmup(Schedule):
     """Linear rise to the peak: start + (1 − start)·(s+1)/W in updates of equal size; the peak from then on.

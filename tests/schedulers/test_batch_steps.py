@@ -122,7 +122,7 @@ def test_stages_are_counted_from_the_start_of_their_piece() -> None:
     [
         (lambda: LinearWarmup("10%", 0), "start of a batch warm-up is a whole number of samples from 1 on; found 0"),
         (lambda: LinearWarmup("10%", -4), "found -4"),
-        (lambda: LinearWarmup("10%", True), "found True"),
+        (lambda: LinearWarmup("10%", True), "start of LinearWarmup is a whole number or .* found True"),
         (lambda: LinearWarmup("10%", "4"), "4 is not a duration: write"),
         (lambda: LinearWarmup("10%", "4 updates"), "a number of samples or tokens, above 0; found '4 updates'"),
         (lambda: LinearWarmup("10%", "0 tokens"), "above 0; found '0 tokens'"),
@@ -133,7 +133,7 @@ def test_stages_are_counted_from_the_start_of_their_piece() -> None:
         (lambda: Doubling(8, "0 samples"), "keeps each size for some time, above 0; found 0 samples"),
         (lambda: Doubling(8, 1000), "1000 is not a duration"),  # type: ignore[arg-type]
         (lambda: Doubling(8, "10%", factor=1.0), "factor of a doubling batch is a number above 1; found 1.0"),
-        (lambda: Doubling(8, "10%", factor=math.nan), "above 1; found nan"),
+        (lambda: Doubling(8, "10%", factor=math.nan), "factor of Doubling is a finite number; found nan"),
         (lambda: Staged("0:16 100:8 100:32", "samples"), "rise strictly; found 100 after 100"),
         (lambda: Staged("0:16 200:8 100:32", "samples"), "rise strictly; found 100 after 200"),
         (lambda: Staged("10:16 200:8", "samples"), "the first stage begins at 0; found 10"),
@@ -143,7 +143,7 @@ def test_stages_are_counted_from_the_start_of_their_piece() -> None:
         (lambda: Staged("0:1.5", "samples"), "found '0:1.5'"),
         (lambda: Staged("0:16 1e9", "samples"), "found '1e9'"),
         (lambda: Staged("", "samples"), "found ''"),
-        (lambda: Staged("0:16", "updates"), "in samples or tokens; found the unit 'updates'"),  # type: ignore[arg-type]
+        (lambda: Staged("0:16", "updates"), "unit of Staged is one of 'samples', 'tokens'; found 'updates'"),  # type: ignore[arg-type]
     ],
 )
 def test_what_no_batch_schedule_can_be_is_refused(wrong: Callable[[], Schedule], message: str) -> None:
@@ -155,8 +155,11 @@ def test_what_no_batch_schedule_can_be_is_refused(wrong: Callable[[], Schedule],
 @pytest.mark.parametrize(
     "batch, message",
     [
-        (64 * LinearWarmup("10%", 128), r"starts at 128 samples \(128 samples\), above the full batch of 64"),
-        (64 * LinearWarmup("10%", "2048 tokens"), r"starts at 2048 tokens \(128 samples\), above the full batch of 64"),
+        (64 * LinearWarmup("10%", 128), r"the start of the batch, 128 samples, is above the full batch of 64"),
+        (
+            64 * LinearWarmup("10%", "2048 tokens"),
+            r"start of the batch, 2048 tokens \(128 samples\), is above the full",
+        ),
         (64 * LinearWarmup("10%", 12), "the granule 8 does not divide the start of the batch, 12: take 16"),
         (64 * Ramp(128, 8, "10%"), "above the full batch of 64"),
         (64 * Ramp(12, 4, "10%"), "granule 8 does not divide the start of the batch, 12"),
@@ -165,10 +168,10 @@ def test_what_no_batch_schedule_can_be_is_refused(wrong: Callable[[], Schedule],
             64 * Ramp(8, 16, "10%"),
             "in steps of 16 does not reach the full batch of 64: .* that divides 56",
         ),
-        (64 * Ramp(8, 8, "20_000 samples"), "Ramp takes 20000 samples .* but only 10000 samples of the run are left"),
+        (64 * Ramp(8, 8, "20_000 samples"), "Ramp takes 20000 samples, but the run has only 10000 samples"),
         (64 * Doubling(128, "10%"), "above the full batch of 64"),
         (64 * Doubling(12, "10%"), "granule 8 does not divide the start of the batch, 12"),
-        (64 * Doubling(8, "40%"), r"takes 3 times 40% \(12000 samples\), but only 10000 samples of the run are left"),
+        (64 * Doubling(8, "40%"), r"takes 3 times 40% \(12000 samples\), but the run has only 10000 samples"),
         (64 * Doubling(8, "5 updates"), "'5 updates' cannot be used inside a batch-size schedule"),
         (64 * Staged("0:32 1000:128", "samples"), r"largest stage has 128 .* set batch.size=128 \(in Python: 128 \* "),
         (64 * Staged("0:16 1000:32", "samples"), "largest stage has 32 samples and the full batch is 64"),

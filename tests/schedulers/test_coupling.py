@@ -109,16 +109,22 @@ def test_a_coupling_and_a_scaling_rule_contradict_each_other(scaling: Linear | S
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: plan(512 * Seesaw(start=64), 0.1), "only reaches 64"),
+        (lambda: plan(512 * Seesaw(start=64), 0.1), "Seesaw trades the decay .* and this rate never decays"),
         (lambda: plan(512 * Seesaw(start=64), 0.1 * Cosine(floor=0.4)), "only reaches 128"),
-        (lambda: plan(32 * Seesaw(start=64)), r"starts at 64 samples \(64 samples\), above the full batch of 32"),
+        (lambda: plan(32 * Seesaw(start=64)), r"the start of the batch, 64 samples, is above the full batch of 32"),
         (lambda: plan(512 * Seesaw(start=60), granule=8), "granule 8 does not divide the start of the batch, 60"),
-        (lambda: plan(100 * CriticalBatchWarmup(start=8, thresholds=["10%"])), "never is 100: take 128"),
-        (lambda: plan(32 * CriticalBatchWarmup(start=8, thresholds=["10%"])), "doubles 2 times; found 1 thresholds"),
+        (
+            lambda: plan(100 * CriticalBatchWarmup(start=8, thresholds=["10%"])),
+            "never is 100: take .* 128",
+        ),
+        (
+            lambda: plan(32 * CriticalBatchWarmup(start=8, thresholds=["10%"])),
+            "each of the 2 times .*; found 1",
+        ),
         (lambda: plan(32 * CriticalBatchWarmup(start=8, thresholds=["20%", "10%"])), "thresholds rise from above 0"),
         (
             lambda: plan(16 * CriticalBatchWarmup(start=8, thresholds=["20_000 samples"])),
-            r"to double at 20000 samples \(20000 samples\), but only 16000 samples of the run are left",
+            r"the last of the thresholds is 20000 samples, but the run has only 16000 samples",
         ),
         (lambda: plan(0 * Seesaw(start=64)), "whole number of samples from 1 on; found 0"),
     ],
@@ -130,11 +136,11 @@ def test_what_does_not_fit_is_refused_at_the_start(make: object, message: str) -
 
 @pytest.mark.parametrize("start", [0, -4, 2.5, True])
 def test_a_first_batch_is_a_whole_number_from_1_on(start: float) -> None:
-    with pytest.raises(ScheduleError, match="the start of a growing batch is a whole number of samples from 1 on"):
+    with pytest.raises(ScheduleError, match=r"start of (a growing batch|Seesaw) is a whole number"):
         Seesaw(start=start)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5, math.inf, math.nan])
 def test_stairs_grow(factor: float) -> None:
-    with pytest.raises(ScheduleError, match="a number above 1"):
+    with pytest.raises(ScheduleError, match=r"a number above 1|a finite number"):
         GrowInsteadOfDecay(start=8, factor=factor)

@@ -126,7 +126,7 @@ def test_warmups_and_linear_decays_are_monotone_to_the_last_bit(places: list[int
     [
         lambda: Warmup("10%", start=-0.1),
         lambda: LinearDecay(floor=1.5),
-        lambda: Cosine(floor=float("nan")),
+        lambda: Cosine(floor=1.1),
         lambda: WarmupCosine(floor=2),
     ],
 )
@@ -137,6 +137,6 @@ def test_a_factor_outside_0_to_1_is_refused(wrong: object) -> None:
 
 def test_a_horizon_shorter_than_the_warmup_is_refused() -> None:
     with pytest.raises(
-        PlanError, match=r"Warmup takes 500 updates \(32000 samples\), but only 6400 samples of the run"
+        PlanError, match=r"Warmup takes 500 updates \(32000 samples\), but the run has only 6400 samples"
     ):
         Plan(lr=1e-3 * WarmupLinearDecay("500 updates"), batch=64, run_length="100 updates")

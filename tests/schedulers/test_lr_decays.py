@@ -104,7 +104,7 @@ def test_a_fall_with_a_length_can_be_followed(kind: Callable[..., Schedule]) -> 
 
 @pytest.mark.parametrize("kind", [LinearDecay, Cosine, QuarterCosine, Polynomial])
 def test_a_fall_longer_than_what_is_left_is_refused(kind: Callable[..., Schedule]) -> None:
-    with pytest.raises(PlanError, match=r"takes 60% \(240 samples\), but only 200 samples of the run are left for it"):
+    with pytest.raises(PlanError, match=r"takes 60% \(240 samples\), but only 200 samples of the run are left"):
         rates(Warmup("50%").then(kind(length="60%")), 100)
     assert len(rates(Warmup("50%").then(kind(length="50%")), 100)) == 100
 
@@ -148,18 +148,18 @@ def test_a_second_piece_with_a_lower_peak_has_decayed_from_the_first() -> None:
     "wrong, message",
     [
         (lambda: Polynomial(power=0), "power of a polynomial decay is a number above 0; found 0"),
-        (lambda: Polynomial(power=math.inf), "a number above 0; found inf"),
+        (lambda: Polynomial(power=math.inf), "power of Polynomial is a finite number; found inf"),
         (lambda: Polynomial(floor=-1), "floor of a polynomial decay is a share of the peak"),
         (lambda: QuarterCosine(floor=2), "floor of a quarter cosine is a share of the peak"),
         (lambda: InverseSquareRoot("0 updates"), "the length of its warm-up, above 0; found 0 updates"),
         (lambda: WarmupInverseSquareRoot("0%"), "the length of its warm-up, above 0; found 0%"),
         (lambda: StepDecay(at=[]), r"falls at a list of places, as in .* found \[\]"),
-        (lambda: StepDecay(at="50%"), "falls at a list of places, as in .* found '50%'"),
+        (lambda: StepDecay(at="50%"), "at of StepDecay is a list, each a duration .* found '50%'"),
         (lambda: StepDecay(at=["0%", "50%"]), "rise strictly from above 0; found 0% after 0%: sort them"),
         (lambda: StepDecay(at=["5 epochs", "3 epochs"]), "found 3 epochs after 5 epochs: sort them"),
         (lambda: StepDecay(at=["3 epochs", "3 epochs"]), "found 3 epochs after 3 epochs: sort them"),
         (lambda: StepDecay(at=["50%"], factor=1.0), "factor of a step decay lies between 0 and 1; found 1.0"),
-        (lambda: StepDecay(at=["50%"], factor=math.nan), "between 0 and 1; found nan"),
+        (lambda: StepDecay(at=["50%"], factor=math.nan), "factor of StepDecay is a finite number; found nan"),
         (lambda: StepDecay(at=[30, 60]), "30 is not a duration: write '30 updates'"),  # type: ignore[list-item]
         (lambda: Cosine(length="1 step"), "did you mean '1 updates'"),
     ],
@@ -173,6 +173,6 @@ def test_what_no_decay_can_be_is_refused(wrong: Callable[[], Schedule], message:
 def test_steps_that_do_not_fit_into_the_run_are_refused() -> None:
     with pytest.raises(PlanError, match="rise strictly from above 0; found 10 updates after 50%"):
         rates(StepDecay(at=["50%", "10 updates"]), 100)
-    with pytest.raises(PlanError, match=r"falls at 100 updates \(400 samples\), but only 400 samples of the run"):
+    with pytest.raises(PlanError, match=r"falls at 100 updates \(400 samples\), but the run has only 400 samples"):
         rates(StepDecay(at=["50%", "100 updates"]), 100)
     assert rates(StepDecay(at=["50%", "99 updates"]), 100)[98:] == pytest.approx([0.1, 0.01])

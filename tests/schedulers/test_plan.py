@@ -47,7 +47,7 @@ def plans(draw: st.DrawFn) -> Plan:
             epoch_samples=500,
         )
     except PlanError as error:
-        assert "are left for it" in str(error) or "less than one sample" in str(error)
+        assert "shorten it or lengthen the run" in str(error) or "less than one sample" in str(error)
         assume(False)
         raise
 
@@ -188,7 +188,7 @@ def test_a_plan_survives_a_trip_to_a_worker_process() -> None:
     ("change", "reason"),
     [
         ({"batch": 0}, "from 1 on; found 0"),
-        ({"batch": 2.5}, "whole number of samples"),
+        ({"batch": 2.5}, "batch of Plan is a whole number or a schedule"),
         ({"batch": 60, "granule": 8}, "the granule 8 does not divide the batch of 60: take 64"),
         ({"batch": 3, "granule": 8}, "the granule 8 does not divide the batch of 3: take 8"),
         ({"batch": LinearWarmup("10%")}, "no size: multiply it, as in 256"),
@@ -205,7 +205,7 @@ def test_a_plan_survives_a_trip_to_a_worker_process() -> None:
         ({"lr": 1e-3 * Warmup("2 epochs")}, "needs the length of an epoch"),
         ({"lr": 1e-3 * Warmup("2 hours")}, "wall-clock time"),
         ({"batch": 64 * LinearWarmup("2 epochs")}, "needs the length of an epoch"),
-        ({"lr": 1e-3 * Warmup("2000 samples")}, "only 1000 samples of the run are left"),
+        ({"lr": 1e-3 * Warmup("2000 samples")}, "the run has only 1000 samples"),
     ],
 )
 def test_what_does_not_fit_together_is_refused_at_once(change: dict[str, object], reason: str) -> None:
