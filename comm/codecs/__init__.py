@@ -2,9 +2,12 @@
 
 from gradwire.comm.codecs.bf16 import Bf16
 from gradwire.comm.codecs.codec import Codec
+from gradwire.comm.codecs.fp8 import Fp8
 from gradwire.comm.codecs.fp16 import Fp16
+from gradwire.comm.codecs.int4 import Int4
 from gradwire.comm.codecs.int8 import Int8
 from gradwire.comm.codecs.names import NAMES, named
 from gradwire.comm.codecs.none import NoCodec
+from gradwire.comm.codecs.sign import Sign
 
-__all__ = ["NAMES", "Bf16", "Codec", "Fp16", "Int8", "NoCodec", "named"]
+__all__ = ["NAMES", "Bf16", "Codec", "Fp8", "Fp16", "Int4", "Int8", "NoCodec", "Sign", "named"]

@@ -23,11 +23,11 @@ _LARGEST_BLOCK = 65_536
 _HEADROOM = 1.004  # past the 2^-8 by which rounding to bfloat16 may lower a scale
 
 
-def block_scale(amax_R: Tensor, steps: int, *, covers: bool = False) -> Tensor:
+def block_scale(amax_R: Tensor, steps: float, *, covers: bool = False) -> Tensor:
     """The scales [R] at which amax becomes `steps`, bfloat16 as float32: NaN where amax is not finite, else finite.
 
-    steps · scale does not overflow. Rounded to nearest, a scale leaves amax at most half a step beyond `steps` for up
-    to 127 of them; where it `covers` amax, never beyond (what stochastic rounding needs to have no bias).
+    steps · scale does not overflow. Rounded to nearest, a scale may leave amax 2^-8 beyond `steps`; where it `covers`
+    amax, never beyond, as stochastic rounding needs to have no bias.
     """
     wanted_R = (amax_R * ((_HEADROOM if covers else 1.0) / steps)).clamp(max=_below(torch.finfo(torch.float32).max / steps))
     scale_R = torch.where(amax_R.isfinite(), wanted_R, float("nan")).to(torch.bfloat16).float()
@@ -42,6 +42,12 @@ def reciprocal(scale_R: Tensor) -> Tensor:
 def _below(number: float) -> float:
     """The largest bfloat16 that is no larger."""
     return float(struct.unpack("<f", b"\0\0" + struct.pack("<f", number)[2:])[0])
+
+
+def check_block(block: int) -> None:
+    """Raise CodecError for a block size that cannot be."""
+    if block % 8 or not 8 <= block <= _LARGEST_BLOCK:
+        raise CodecError(f"block is a multiple of 8 from 8 to {_LARGEST_BLOCK}, found {block}")
 
 
 @dataclass(frozen=True)
@@ -69,10 +75,6 @@ class Blocks:
     block: int
     planes: int = 1
     dtype: torch.dtype = torch.uint8
-
-    def __post_init__(self) -> None:
-        if self.block % 8 or not 8 <= self.block <= _LARGEST_BLOCK:
-            raise CodecError(f"block is a multiple of 8 from 8 to {_LARGEST_BLOCK}, found {self.block}")
 
     def nbytes(self, count: int) -> int:
         blocks = -(-count // self.block)

@@ -26,8 +26,8 @@ class Codec(ABC):
 
     name: ClassVar[str]
     feedback: ClassVar[bool] = False  # error feedback by default?
+    aligned: ClassVar[bool] = False  # must all ranks of a line be given the same seed, so that their choices agree?
     tolerance: ClassVar[float | None] = None  # relative error past which an axis falls back to bf16; None: never
-    seeded: bool = False  # does the seed change the payload? The same on every rank or not: see the codec
 
     @property
     def granule(self) -> int:

@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import types
 from collections.abc import Callable
 
 import torch
@@ -9,6 +10,10 @@ from torch import Tensor
 
 _TILE = 65_536  # elements that uncompiled functions take at a time on a CPU: what is between two of their steps stays in the cache
 _ROWS = 64  # below, calling compiled code costs more than it saves
+_OPTIONS = {
+    "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
+    "emulate_precision_casts": True,  # a value rounded to bfloat16 and back is the rounded one
+}
 
 
 class Kernel:
@@ -29,7 +34,10 @@ class Kernel:
         return self._compiled is not None
 
     def prepare(self, *example: Tensor) -> None:
-        """Compile, unless that was done or cannot be done here. The example's tensors are written to."""
+        """Compile, unless that was done or cannot be done here, or gives other bits than the function for the example.
+
+        The example's tensors are written to.
+        """
         with self._lock:
             if self._compiled is None and example[0].device.type == "cpu" and _compiler():
                 self._compiled = _compile(self._function, example)
@@ -56,12 +64,17 @@ def _compiler() -> bool:
 
 
 def _compile(function: Callable[..., None], example: tuple[Tensor, ...]) -> Callable[..., None] | None:
-    fast = torch.compile(
-        function, dynamic=True, fullgraph=True, options={"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}
-    )
+    own = types.FunctionType(function.__code__.replace(), function.__globals__)  # what is compiled is kept with the code
+    fast = torch.compile(own, dynamic=True, fullgraph=True, options=_OPTIONS)
+    expected = tuple(tensor.clone() for tensor in example)
     try:
         with torch.no_grad():
+            function(*expected)
             fast(*example)
     except Exception:  # a compiler that is there and does not work: what is not compiled is only slower
         return None
-    return fast
+    return fast if all(_same(*pair) for pair in zip(expected, example, strict=True)) else None
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))

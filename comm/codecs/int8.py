@@ -1,13 +1,14 @@
 """Signed bytes with a scale for each block."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gradwire.comm.codecs.blocks import Blocks, Kernels, block_scale, reciprocal
+from gradwire.comm.codecs.blocks import Blocks, Kernels, block_scale, check_block, reciprocal
 from gradwire.comm.codecs.codec import Codec
+from gradwire.comm.codecs.compiled import Kernel
 from gradwire.comm.codecs.rounding import Rounding, check_rounding, uniform
 
 _STEPS = 127
@@ -66,7 +67,7 @@ def _decode_add(scales_R: Tensor, codes_RK: Tensor, out_R1K: Tensor) -> None:
 
 
 _NEAREST = Kernels.of(_encode, _encode_error, _decode, _decode_add)
-_STOCHASTIC = Kernels.of(_encode_stochastic, _encode_stochastic_error, _decode, _decode_add)
+_STOCHASTIC = replace(_NEAREST, encode=Kernel(_encode_stochastic), encode_error=Kernel(_encode_stochastic_error))
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Int8(Codec):
 
     def __post_init__(self) -> None:
         check_rounding(self.rounding)
-        Blocks(self.block)
+        check_block(self.block)
 
     @property
     def granule(self) -> int:

@@ -5,12 +5,17 @@ from types import MappingProxyType
 
 from gradwire.comm.codecs.bf16 import Bf16
 from gradwire.comm.codecs.codec import Codec
+from gradwire.comm.codecs.fp8 import Fp8
 from gradwire.comm.codecs.fp16 import Fp16
+from gradwire.comm.codecs.int4 import Int4
 from gradwire.comm.codecs.int8 import Int8
 from gradwire.comm.codecs.none import NoCodec
+from gradwire.comm.codecs.sign import Sign
 from gradwire.comm.errors import CodecError
 
-_CODECS = MappingProxyType({codec.name: codec for codec in (NoCodec(), Fp16(), Bf16(), Int8())})
+_CODECS = MappingProxyType(
+    {codec.name: codec for codec in (NoCodec(), Fp16(), Bf16(), Fp8(), Int8(), Int4(), Sign())}
+)
 
 NAMES: tuple[str, ...] = tuple(_CODECS)
 
