@@ -56,6 +56,11 @@ class Contender(ABC):
         return shape.payload(elements, None)
 
     @property
+    def exchange(self) -> str:
+        """The name of the bare exchange of the same bytes."""
+        return "p2p"
+
+    @property
     def reduces(self) -> bool:
         """Whether the tensor holds the mean afterwards."""
         return True
@@ -97,6 +102,10 @@ class PointToPoint(Contender):
         return shape.payload(elements, self.codec)
 
     @property
+    def exchange(self) -> str:
+        return self.name
+
+    @property
     def reduces(self) -> bool:
         return False
 
@@ -122,6 +131,10 @@ class Ours(Contender):
 
     def payload(self, shape: Shape, elements: int) -> int:
         return shape.payload(elements, self.codec)
+
+    @property
+    def exchange(self) -> str:
+        return f"p2p/{self.codec}" if self.codec else "p2p"
 
 
 def contender(name: str) -> Contender:

@@ -8,7 +8,8 @@ from round to round; a block's time is the slowest rank's. Ratios are of paired 
 bootstrap over the rounds. The bound is the bytes that must leave a host, encoded where a codec is used, over the link's
 rate. Bytes are those the host's device counted. After every block the results of all ranks are compared bit for bit.
 
-Contenders: gloo, p2p[/CODEC] (a bare exchange of the same bytes) and ours, ALGORITHM[/CODEC][@SEGMENT_MB][+rotate].
+Contenders: gloo, p2p[/CODEC] (a bare exchange of the same bytes; ours is compared with the one of its own codec) and
+ours, ALGORITHM[/CODEC][@SEGMENT_MB][+rotate].
 """
 
 import argparse
@@ -142,9 +143,9 @@ def rows(reports: Sequence[Report], job: Job) -> dict[str, dict[str, Any]]:
         }
         if job.bytes_per_second and payload:
             row["of_bound"] = interval([payload / job.bytes_per_second / one for one in taken])
-        for other in ("gloo", "p2p"):
+        for other, key in (("gloo", "over_gloo"), (each.exchange, "over_p2p")):
             if other in seconds:
-                row[f"over_{other}"] = compare(seconds[other], taken)
+                row[key] = compare(seconds[other], taken)
         if each.reduces:
             row["relative_error"] = max(report.errors[name] for report in reports)
             turns = zip(*_of(reports, name), strict=True)
@@ -183,6 +184,11 @@ def _ratio(values: tuple[float, float, float] | None) -> str:
     return "-" if values is None else "{:.3f} [{:.3f}, {:.3f}]".format(*values)
 
 
+def _sizes(text: str) -> dict[str, int]:
+    """Elements of float32 by size."""
+    return {size: _bytes(size) // 4 for size in text.split(",")}
+
+
 def _bytes(size: str) -> int:
     match = re.fullmatch(r"(\d+)(B|KB|MB)", size)
     if match is None or int(match[1]) * UNITS[match[2]] < 4:
@@ -210,7 +216,7 @@ def main() -> None:
     parser.add_argument("--ranks-per-host", type=int, default=2)
     parser.add_argument("--axes", help="for ours, fastest first; local=RANKS,node=HOSTS where not given")
     parser.add_argument("--rate", default="200mbit", help="of each host's link, or 'none'")
-    parser.add_argument("--sizes", default="64MB", help="of the tensor, in B, KB and MB of 1024")
+    parser.add_argument("--sizes", type=_sizes, default="64MB", help="of the tensor, in B, KB and MB of 1024")
     parser.add_argument("--contenders", type=_names, default=CONTENDERS)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--block-s", type=float, default=0.5, help="seconds of calls in a block, about")
@@ -223,10 +229,8 @@ def main() -> None:
     rate = None if options.rate == "none" else options.rate
     results: dict[str, Any] = {"hosts": options.hosts, "ranks_per_host": options.ranks_per_host, "rate": rate}
     with Netlab(options.hosts, rate) as lab, lab.ranks(options.ranks_per_host, timeout=PATIENCE) as ranks:
-        for size in options.sizes.split(","):
-            job = Job(
-                shape, _bytes(size) // 4, options.contenders, options.rounds, options.block_s, lab.bytes_per_second
-            )
+        for size, elements in options.sizes.items():
+            job = Job(shape, elements, options.contenders, options.rounds, options.block_s, lab.bytes_per_second)
             table = rows(ranks(measure, job), job)
             show(size, job, table, rate)
             results[size] = {"job": asdict(job), "rows": table}

@@ -1,6 +1,6 @@
 """What measuring the gradient noise scale costs: updates of the default decoder with a meter against updates without.
 
-    python benchmarks/noise_cost.py [--json FILE] [--pairs N] [--batch N] [--micro-batches N]
+    python -m benchmarks.noise_cost [--json FILE] [--pairs N] [--batch N] [--micro-batches N]
 
 One process, one thread. A pair is the same update run twice, measured and not, in alternating order: clear gradients,
 forward and backward of every micro-batch, gradient norm, AdamW; measured, also the hooks, the reading of the reduced
@@ -10,7 +10,6 @@ update costs an n-th of that on average; the row for every 10th is also measured
 
 import argparse
 import json
-import random
 import statistics
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.paired import compare
 from gradwire.schedulers.noise_scale import NoiseScale, total
 from gradwire.trainer.models import Decoder
 from gradwire.trainer.noise import Meter, NoiseMeter
@@ -107,11 +107,9 @@ def alternate(one: Callable[[bool], float], pairs: int) -> list[tuple[float, flo
 
 
 def row(name: str, times: list[tuple[float, float]], updates: int = 1) -> Row:
-    ratios = [measured / bare for measured, bare in times]
-    draws = random.Random(0)
-    medians = sorted(statistics.median(draws.choices(ratios, k=len(ratios))) for _ in range(2000))
-    measured, bare = (1e3 * statistics.median(each) / updates for each in zip(*times, strict=True))
-    return Row(name, bare, measured, statistics.median(ratios), medians[50], medians[1949])
+    measured, bare = zip(*times, strict=True)
+    bare_ms, measured_ms = (1e3 * statistics.median(each) / updates for each in (bare, measured))
+    return Row(name, bare_ms, measured_ms, *compare(measured, bare))
 
 
 def measure(job: Job) -> list[Row]:

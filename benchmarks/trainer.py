@@ -1,6 +1,6 @@
 """The trainer's overhead: updates per second, memory and start-up time against peers, in one run.
 
-    python benchmarks/trainer.py [--json FILE] [--sizes tiny,small,medium,large] [--rounds N] [--peers bare,gradwire,…]
+    python -m benchmarks.trainer [--json FILE] [--sizes tiny,small,medium,large] [--rounds N] [--peers bare,gradwire,…]
 
 Every contestant trains the same decoder on the same random tokens on two ranks (gloo): AdamW, gradient clipping, a
 learning-rate schedule, a loss logged every ten updates. In each round every contestant trains a short block, in an
@@ -11,7 +11,6 @@ of paired rounds, with a 95 % interval from a bootstrap over the rounds. Memory 
 import argparse
 import json
 import os
-import random
 import resource
 import statistics
 import subprocess
@@ -23,6 +22,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.paired import compare
+
+ROOT = Path(__file__).parents[1]
 WARMUP = 3
 SIZES = {  # width, layers, context, samples a rank, timed updates a block
     "tiny": (64, 2, 32, 4, 40),
@@ -327,21 +329,15 @@ def torchrun(*arguments: str) -> dict[str, Any]:
             "torch.distributed.run",
             "--standalone",
             "--nproc-per-node=2",
-            __file__,
+            "-m",
+            "benchmarks.trainer",
             *arguments,
         ]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         if not output.exists():
             sys.exit(f"{' '.join(arguments)} failed:\n{done.stderr[-3000:]}")
         result: dict[str, Any] = json.loads(output.read_text())
         return result
-
-
-def interval(ratios: list[float]) -> tuple[float, float, float]:
-    """Median of paired ratios with its 95 % bootstrap interval."""
-    chooser = random.Random(0)
-    medians = sorted(statistics.median(chooser.choices(ratios, k=len(ratios))) for _ in range(2000))
-    return statistics.median(ratios), medians[50], medians[1949]
 
 
 def measure(size: str, rounds: int, peers: list[str]) -> dict[str, Any]:
@@ -350,16 +346,14 @@ def measure(size: str, rounds: int, peers: list[str]) -> dict[str, Any]:
     memory = {peer: torchrun("--worker", size, "--rounds", "1", "--peers", peer)["peak_mib"] for peer in peers}
     rows = {}
     for peer in peers:
-        ratios = [own / base for own, base in zip(seconds[peer], seconds["bare"], strict=True)]
         rows[peer] = {
             "ms": 1000 * statistics.median(seconds[peer]),
-            "ratio": interval(ratios),
+            "ratio": compare(seconds[peer], seconds["bare"]),
             "peak_mib": memory[peer],
             "seconds": seconds[peer],
         }
         if peer != "gradwire" and "gradwire" in peers:
-            against = [own / base for own, base in zip(seconds["gradwire"], seconds[peer], strict=True)]
-            rows[peer]["gradwire_over_this"] = interval(against)
+            rows[peer]["gradwire_over_this"] = compare(seconds["gradwire"], seconds[peer])
     return rows
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "trainer.py"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
 def test_every_contestant_trains_and_is_measured(tmp_path: Path) -> None:
     output = tmp_path / "result.json"
-    command = [sys.executable, str(SCRIPT), "--sizes", "tiny", "--rounds", "2", "--json", str(output)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    command = [sys.executable, "-m", "benchmarks.trainer", "--sizes", "tiny", "--rounds", "2", "--json", str(output)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stderr
     rows = json.loads(output.read_text())["tiny"]
     assert rows.keys() == {"bare", "gradwire", "fabric", "lightning", "huggingface"}
