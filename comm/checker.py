@@ -38,10 +38,8 @@ def check(topology: Topology, program: Sequence[Phase]) -> None:
             open_phases.pop()
     missing = set(taking_part(topology)) - {phase.axis for phase in reduced}
     if missing or open_phases:
-        what = (
-            f"does not reduce along {sorted(missing)}" if missing else f"does not gather along {open_phases[-1].axis}"
-        )
-        raise ProgramError(f"the program {what}")
+        what, axes = ("reduce", sorted(missing)) if missing else ("gather", [phase.axis for phase in open_phases])
+        raise ProgramError(f"the program does not {what} along {', '.join(axes)}")
     for algorithm, ranks in {(phase.algorithm, topology.axes[phase.axis]) for phase in reduced}:
         check_line(algorithm, ranks)
 

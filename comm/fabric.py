@@ -69,7 +69,7 @@ class Fabric:
             codecs: By axis.
             op: "sum" or "mean".
             rotate: Cut into k parts that take the axes in rotated order, all at once.
-            seed: Handed to every encode.
+            seed: For codecs with random choices, as in `AllReduce`.
 
         Raises:
             CollectiveError: A lost rank kept another waiting; names axis, rank and round.
@@ -81,7 +81,7 @@ class Fabric:
         programs = rotations(self.topology, algorithm or Ring(), codecs, rotate=rotate)
         run = self._run(inputs)
         ranges = cut(0, inputs.shape[1], len(programs), granule(codecs))
-        parts = [Part(run, *reach, granule(codecs), seed) for reach in ranges]
+        parts = [Part(run, *reach, granule(codecs), seed << 20) for reach in ranges]
         for number in range(len(programs[0])):
             if 2 * number == len(programs[0]) and op == "mean":
                 run.data.div_(self.topology.size)

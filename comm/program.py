@@ -86,6 +86,19 @@ def granule(codecs: Codecs | None) -> int:
     return math.lcm(1, *(codec.granule for codec in (codecs or {}).values()))
 
 
+def encode_seed(codec: Codec, seed: int, start: int, position: int, adds: bool) -> int:
+    """The seed of one encoding, so that no two share their random choices unless the codec wants ranks to agree.
+
+    Args:
+        codec: Encodes.
+        seed: Of the whole all-reduce, the same on every rank.
+        start: First element encoded, counted in the tensor.
+        position: Of the rank that encodes, on its line.
+        adds: Whether in a reduce-scatter.
+    """
+    return seed + 2 * start + (not adds) + (0 if codec.aligned else (position + 1) << 48)
+
+
 def _phase(axis: str, algorithm: Algorithms, codec: Codec | None) -> Phase:
     if codec is not None:
         return Phase(axis, "reduce_scatter", TwoShot(), codec)

@@ -10,7 +10,7 @@ from torch import Tensor
 from gradwire.comm.codecs.codec import Codec
 from gradwire.comm.errors import CollectiveError, TopologyError
 from gradwire.comm.lines import Lines, Transfers, ranks_of
-from gradwire.comm.program import Phase
+from gradwire.comm.program import Phase, encode_seed
 from gradwire.comm.rounds import Indices, Round
 from gradwire.comm.topology import Topology
 from gradwire.comm.virtual import Clocks, Seconds
@@ -120,25 +120,29 @@ class Part:
         for line, ranks in enumerate(lines.ranks.tolist()):
             for owner, low, length in zip(ranks, lows[line].tolist(), lengths[line].tolist(), strict=True):
                 if length:
-                    chunk = self._run.data[:, low : low + length]
-                    (self._collect if add else self._hand_out)(chunk, codec, ranks, owner)
+                    (self._collect if add else self._hand_out)(slice(low, low + length), codec, ranks, owner)
 
-    def _collect(self, chunk: Tensor, codec: Codec, ranks: list[int], owner: int) -> None:
-        total = chunk[owner].to(torch.float32, copy=True)
-        for rank in ranks:
+    def _collect(self, chunk: slice, codec: Codec, ranks: list[int], owner: int) -> None:
+        data = self._run.data[:, chunk]
+        total = data[owner].to(torch.float32, copy=True)
+        for position, rank in enumerate(ranks):
             if rank != owner:
-                codec.decode_add(self._encoded(codec, chunk[rank]), total)
-        chunk[owner] = total.to(chunk.dtype)
+                seed = encode_seed(codec, self._seed, chunk.start, position, adds=True)
+                codec.decode_add(_encoded(codec, data[rank], seed), total)
+        data[owner] = total.to(data.dtype)
 
-    def _hand_out(self, chunk: Tensor, codec: Codec, ranks: list[int], owner: int) -> None:
-        out = torch.empty(chunk.shape[1], dtype=torch.float32)
-        codec.decode(self._encoded(codec, chunk[owner]), out)
-        chunk[ranks] = out.to(chunk.dtype)
+    def _hand_out(self, chunk: slice, codec: Codec, ranks: list[int], owner: int) -> None:
+        data = self._run.data[:, chunk]
+        out = torch.empty(data.shape[1], dtype=torch.float32)
+        seed = encode_seed(codec, self._seed, chunk.start, ranks.index(owner), adds=False)
+        codec.decode(_encoded(codec, data[owner], seed), out)
+        data[ranks] = out.to(data.dtype)
 
-    def _encoded(self, codec: Codec, values: Tensor) -> Tensor:
-        payload = torch.empty(codec.nbytes(len(values)), dtype=torch.uint8)
-        codec.encode(values.to(torch.float32).contiguous(), payload, seed=self._seed)
-        return payload
+
+def _encoded(codec: Codec, values: Tensor, seed: int) -> Tensor:
+    payload = torch.empty(codec.nbytes(len(values)), dtype=torch.uint8)
+    codec.encode(values.to(torch.float32).contiguous(), payload, seed=seed)
+    return payload
 
 
 def _codec_work(moves: Transfers, add: bool, ranks: int) -> tuple[Indices, Indices]:

@@ -99,3 +99,78 @@ def _mismatch(rank):
 
 def test_the_all_reduce_wants_a_topology_of_its_size(ranks):
     ranks(4, _mismatch)
+
+
+@given(st.dictionaries(st.sampled_from("xyzt"), st.integers(1, 9), min_size=1))
+def test_a_topology_is_read_back_from_text(axes):
+    text = ",".join(f"{name}={size}" for name, size in axes.items())
+    assert Topology.parse(text) == Topology(**axes)
+
+
+def test_spaces_in_the_text_do_not_matter():
+    assert Topology.parse(" local = 8 , node = 4 ") == Topology(local=8, node=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "'' in '' is no axis; expected a list like local=8,node=4"),
+        ("8x4", "'8x4' in '8x4' is no axis"),
+        ("local=8,", "'' in 'local=8,' is no axis"),
+        ("local=-1", "is no axis"),
+        ("local=1.5", "is no axis"),
+        ("local=²", "is no axis"),
+        ("a b=2", "is no axis"),
+        ("x=2,x=3", "axis x stands twice"),
+        ("x=0", "axis x has 0 ranks"),
+    ],
+)
+def test_text_that_is_no_topology_is_refused(text, message):
+    with pytest.raises(TopologyError, match=message):
+        Topology.parse(text)
+
+
+def test_lines_join_ranks_that_differ_along_one_axis():
+    topology = Topology(x=2, y=3, z=2)
+    assert [topology.stride(axis) for axis in "xyz"] == [1, 2, 6]
+    assert topology.coordinates(9) == {"x": 1, "y": 1, "z": 1}
+    assert topology.line(9, "x") == (8, 9)
+    assert topology.line(9, "y") == (7, 9, 11)
+    assert topology.line(9, "z") == (3, 9)
+    assert topology.lines("y") == ((0, 2, 4), (1, 3, 5), (6, 8, 10), (7, 9, 11))
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+def test_every_rank_is_on_one_line_of_each_axis(sizes):
+    topology = Topology(**{f"axis{number}": size for number, size in enumerate(sizes)})
+    for axis in topology.axes:
+        assert sorted(rank for line in topology.lines(axis) for rank in line) == list(range(topology.size))
+        for line in topology.lines(axis):
+            for position, rank in enumerate(line):
+                assert topology.line(rank, axis) == line
+                assert topology.coordinates(rank)[axis] == position
+
+
+def test_ranks_and_axes_that_do_not_exist_are_refused():
+    topology = Topology(x=2, y=2)
+    for call in (topology.stride, topology.lines, lambda axis: topology.line(0, axis)):
+        with pytest.raises(TopologyError, match="there is no axis 'z' in x=2 × y=2; expected one of x, y"):
+            call("z")
+    for rank in (-1, 4):
+        with pytest.raises(TopologyError, match=f"there is no rank {rank} in x=2 × y=2; expected 0 to 3"):
+            topology.coordinates(rank)
+
+
+def _meshes(rank):
+    from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("node", "local"))
+    assert list(Topology.from_mesh(mesh).axes.items()) == [("local", 2), ("node", 2)]
+    assert list(Topology.from_mesh(init_device_mesh("cpu", (4,))).axes.items()) == [("dim0", 4)]
+    assert Topology.from_mesh(mesh["node"]) == Topology(node=2)
+    with pytest.raises(TopologyError, match=r"ranks in the order \[0, 2, 1, 3\]"):
+        Topology.from_mesh(DeviceMesh("cpu", [[0, 2], [1, 3]]))
+
+
+def test_a_mesh_has_its_last_dimension_innermost(ranks):
+    ranks(4, _meshes)
