@@ -6,7 +6,6 @@ one in the lowest bits, so that packing reads and writes contiguous runs. A last
 multiple of eight values.
 """
 
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from gradwire.comm.errors import CodecError
 
 _SMALLEST = 2.0**-126  # scales below are zero: their reciprocals would overflow
 _LARGEST_BLOCK = 65_536
+_LARGEST_FLOAT = torch.finfo(torch.float32).max
 _HEADROOM = 1.004  # past the 2^-8 by which rounding to bfloat16 may lower a scale
 
 
@@ -29,7 +29,8 @@ def block_scale(amax_R: Tensor, steps: float, *, covers: bool = False) -> Tensor
     steps · scale does not overflow. Rounded to nearest, a scale may leave amax 2^-8 beyond `steps`; where it `covers`
     amax, never beyond, as stochastic rounding needs to have no bias.
     """
-    wanted_R = (amax_R * ((_HEADROOM if covers else 1.0) / steps)).clamp(max=_below(torch.finfo(torch.float32).max / steps))
+    largest = _LARGEST_FLOAT / steps * (1 - 2**-7)  # rounding to bfloat16 may raise it by 2^-8
+    wanted_R = (amax_R * ((_HEADROOM if covers else 1.0) / steps)).clamp(max=largest)
     scale_R = torch.where(amax_R.isfinite(), wanted_R, float("nan")).to(torch.bfloat16).float()
     return torch.where(scale_R < _SMALLEST, 0.0, scale_R)
 
@@ -37,11 +38,6 @@ def block_scale(amax_R: Tensor, steps: float, *, covers: bool = False) -> Tensor
 def reciprocal(scale_R: Tensor) -> Tensor:
     """1 / scale; 0 for a scale of 0 or NaN."""
     return torch.where(scale_R > 0, 1 / scale_R, 0.0)
-
-
-def _below(number: float) -> float:
-    """The largest bfloat16 that is no larger."""
-    return float(struct.unpack("<f", b"\0\0" + struct.pack("<f", number)[2:])[0])
 
 
 def check_block(block: int) -> None:
@@ -102,15 +98,14 @@ class Blocks:
     def prepare(self, kernels: Kernels, device: torch.device | str, *, seeded: bool = False) -> None:
         """Compile the kernels for this layout."""
         rows = 64
-        values, error = (torch.ones(rows * self.block, device=device) for _ in range(2))
-        scales = torch.ones(rows, dtype=torch.bfloat16, device=device)
-        codes = torch.ones(rows, self.block // self.planes, device=device).to(self.dtype)
-        values_RPK, error_RPK = (tensor.view(rows, self.planes, -1) for tensor in (values, error))
+        values, error, out = torch.linspace(-1, 3, 3 * rows * self.block, device=device).view(3, rows, self.planes, -1)
+        scales = torch.linspace(0, 1, rows, dtype=torch.bfloat16, device=device)
+        codes = torch.empty(rows, self.block // self.planes, dtype=self.dtype, device=device)
         keys = (row_keys(0, rows, 0, values.device),) if seeded else ()
-        kernels.encode.prepare(values_RPK, scales, codes, *keys)
-        kernels.encode_error.prepare(values_RPK, scales, codes, error_RPK, *keys)
-        kernels.decode.prepare(scales, codes, values_RPK)
-        kernels.decode_add.prepare(scales, codes, values_RPK)
+        kernels.encode.prepare(values, scales, codes, *keys)
+        kernels.encode_error.prepare(values, scales, codes, error, *keys)
+        kernels.decode.prepare(scales, codes, out)
+        kernels.decode_add.prepare(scales, codes, out)
 
     def _short(self, count: int) -> int:
         return -(-(count % self.block) // 8) * 8

@@ -3,6 +3,7 @@
 import shutil
 import threading
 import types
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -15,41 +16,39 @@ _OPTIONS = {
     "emulate_precision_casts": True,  # a value rounded to bfloat16 and back is the rounded one
 }
 
+_Form = tuple[tuple[torch.dtype, torch.Size], ...]  # of arguments, apart from the number of rows
+
 
 class Kernel:
     """A function whose arguments are tensors of as many rows, each row by itself; it writes into some of them.
 
-    Compiled once for any number of rows: no guards are checked at a call, so all calls must agree in the arguments'
-    dtypes and numbers of axes. Inductor neither contracts multiply-adds nor reorders anything but maxima and sums of
-    whole numbers here, so both ways give the same bits (tests/comm/codecs/test_compiled.py).
+    Compiled for rows of given sizes, any number of them: no guards are checked at a call, and the tensors may lie
+    anywhere. Inductor neither contracts multiply-adds nor reorders anything but maxima and sums of whole numbers here,
+    so both ways give the same bits; prepare checks that on its example, tests/comm/codecs on many.
     """
 
     def __init__(self, function: Callable[..., None]) -> None:
         self._function = function
-        self._compiled: Callable[..., None] | None = None
+        self._compiled: dict[_Form, Callable[..., None] | None] = {}
         self._lock = threading.Lock()
 
-    @property
-    def compiled(self) -> bool:
-        return self._compiled is not None
+    def compiled(self, *tensors: Tensor) -> bool:
+        """Is there compiled code for rows like these?"""
+        return self._compiled.get(_form(tensors)) is not None
 
     def prepare(self, *example: Tensor) -> None:
-        """Compile, unless that was done or cannot be done here, or gives other bits than the function for the example.
-
-        The example's tensors are written to.
-        """
+        """Compile for rows like the example's, unless that was done, or cannot be done here. Writes to the example."""
         with self._lock:
-            if self._compiled is None and example[0].device.type == "cpu" and _compiler():
-                self._compiled = _compile(self._function, example)
+            form = _form(example)
+            if form not in self._compiled and example[0].device.type == "cpu" and _compiler():
+                self._compiled[form] = _compile(self._function, example)
 
     def __call__(self, *tensors: Tensor) -> None:
-        rows = tensors[0].shape[0]
         if tensors[0].device.type != "cpu":
             self._function(*tensors)
-        elif self._compiled is not None and rows >= _ROWS:
-            self._compiled(*tensors)
-        else:
-            self.eager(*tensors)
+            return
+        compiled = self._compiled.get(_form(tensors)) if tensors[0].shape[0] >= _ROWS else None
+        (compiled or self.eager)(*tensors)
 
     def eager(self, *tensors: Tensor) -> None:
         """The function itself, some rows at a time."""
@@ -59,21 +58,31 @@ class Kernel:
             self._function(*(tensor[start : start + step] for tensor in tensors))
 
 
+def _form(tensors: tuple[Tensor, ...]) -> "_Form":
+    return tuple((tensor.dtype, tensor.shape[1:]) for tensor in tensors)
+
+
 def _compiler() -> bool:
     return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
 def _compile(function: Callable[..., None], example: tuple[Tensor, ...]) -> Callable[..., None] | None:
     own = types.FunctionType(function.__code__.replace(), function.__globals__)  # what is compiled is kept with the code
-    fast = torch.compile(own, dynamic=True, fullgraph=True, options=_OPTIONS)
+    fast = torch.compile(own, fullgraph=True, options=_OPTIONS)
     expected = tuple(tensor.clone() for tensor in example)
+    for tensor in example:
+        torch._dynamo.mark_dynamic(tensor, 0)
     try:
         with torch.no_grad():
             function(*expected)
             fast(*example)
-    except Exception:  # a compiler that is there and does not work: what is not compiled is only slower
+    except Exception as reason:
+        warnings.warn(f"{function.__qualname__} runs uncompiled, several times slower: {reason}", stacklevel=2)
         return None
-    return fast if all(_same(*pair) for pair in zip(expected, example, strict=True)) else None
+    if not all(_same(*pair) for pair in zip(expected, example, strict=True)):
+        warnings.warn(f"{function.__qualname__} runs uncompiled: compiled it gives other bits", stacklevel=2)
+        return None
+    return fast
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
