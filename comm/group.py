@@ -42,7 +42,7 @@ def own_group(group: dist.ProcessGroup | None, device: torch.device, backend: st
     with named(f"creating a group beside {parent.group_name}", parent):
         created = dist.new_group(
             dist.get_process_group_ranks(parent),
-            timeout=_timeout(parent, device),
+            timeout=timeout_of(parent, device),
             backend=backend,
             use_local_synchronization=group is not None,
         )
@@ -50,7 +50,8 @@ def own_group(group: dist.ProcessGroup | None, device: torch.device, backend: st
     return created
 
 
-def _timeout(group: dist.ProcessGroup, device: torch.device) -> timedelta | None:
+def timeout_of(group: dist.ProcessGroup, device: torch.device) -> timedelta | None:
+    """How long a collective of the group may take, where its backend tells."""
     options = getattr(group._get_backend(device), "options", None)
     timeout = getattr(options, "_timeout", None)
     return timeout if isinstance(timeout, timedelta) else None

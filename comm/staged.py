@@ -1,0 +1,176 @@
+"""The project's own all-reduce: reduce-scatter along every axis and all-gather back, in segments that overlap."""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gradwire.comm.codecs.codec import Codec
+from gradwire.comm.coded_stages import CodedAllGather, CodedReduceScatter
+from gradwire.comm.errors import CommError
+from gradwire.comm.group import named
+from gradwire.comm.lane import Lane
+from gradwire.comm.layout import Portion, Range, Step, portions, segments
+from gradwire.comm.rounds import Algorithm
+from gradwire.comm.segment import Job, Residual, Segment
+from gradwire.comm.stages import NativeStage, RoundsStage, Stage
+from gradwire.comm.telemetry import Meter
+from gradwire.comm.topology import Topology
+from gradwire.comm.transport import Line
+
+
+class Staged:
+    """An all-reduce over the axes of a topology, compressed where an axis has a codec.
+
+    Creating one is a collective over the group.
+
+    Args:
+        topology: The axes, fastest links first.
+        algorithm: Rounds along axes without codec; on NCCL None lets the backend do these.
+        codecs: By axis.
+        group: The ranks, as many as the topology has.
+        device: Of the tensors.
+        segment_bytes: Tensors are cut into segments of at most this size, of which several are under way at a time.
+        rotate: Whether segments take the axes in turned orders, so that the links of all axes work at once.
+        timeout: How long a peer may keep this rank waiting.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        algorithm: Algorithm | None,
+        codecs: Mapping[str, Codec],
+        group: dist.ProcessGroup | None,
+        device: torch.device,
+        segment_bytes: int,
+        rotate: bool,
+        timeout: timedelta,
+    ) -> None:
+        self.topology = topology
+        self.codecs = dict(codecs)
+        self._algorithm = algorithm
+        self._segment_bytes = segment_bytes
+        self._granule = math.lcm(*(codec.granule for codec in codecs.values()))
+        self._sequence = 0
+        self._plans: dict[tuple[int, int], list[tuple[int, tuple[Portion, ...]]]] = {}
+        self._lines = _join_lines(topology, group, timeout, device)
+        self._steps = {axis: self._step(line) for axis, line in self._lines.items()}
+        axes = list(self._lines)
+        self._orders = [axes[turn:] + axes[:turn] for turn in range(len(axes) if rotate else 1)]
+        self._lanes = [self._lane(order, device) for order in self._orders]
+
+    def __call__(
+        self, flat: Tensor, divisor: int, seed: int, residuals: Mapping[str, Residual], measured: int | None
+    ) -> Job:
+        """Begin to sum a one-dimensional contiguous tensor over the ranks, in place.
+
+        Args:
+            flat: The tensor; untouched by others until the job is done.
+            divisor: By which the sum is divided.
+            seed: For the random choices of codecs; the same on every rank.
+            residuals: By axis, of the length that `residual_ranges` adds up to.
+            measured: Number of the segment (modulo how many there are) whose relative errors are measured.
+        """
+        plan = self._plan(flat.numel(), flat.itemsize)
+        job = Job(len(plan))
+        begins = dict.fromkeys(self.codecs, 0)
+        batches: list[list[Segment]] = [[] for _ in self._lanes]
+        for place, (turn, held) in enumerate(plan):
+            mine: dict[str, Residual] = {}
+            for axis, portion in zip(self._orders[turn], held, strict=True):
+                if axis in residuals:
+                    length = portion.stop - portion.start
+                    mine[axis] = residuals[axis].part(begins[axis], begins[axis] + length)
+                    begins[axis] += length
+            chosen = measured is not None and measured % len(plan) == place
+            batches[turn].append(Segment(flat, held, self._sequence, seed, divisor, job, mine, chosen))
+            self._sequence += 1
+        for lane, batch in zip(self._lanes, batches, strict=True):
+            lane.submit(batch)
+        return job
+
+    def residual_ranges(self, axis: str, count: int, itemsize: int) -> list[Range]:
+        """The elements of a tensor of `count` that this rank encodes along `axis`, in the order of its residual."""
+        if axis not in self._lines:
+            return []
+        ranges = []
+        for turn, held in self._plan(count, itemsize):
+            portion = held[self._orders[turn].index(axis)]
+            ranges.append((portion.start, portion.stop))
+        return ranges
+
+    @property
+    def meters(self) -> list[Meter]:
+        """One for every stage."""
+        return [stage.meter for lane in self._lanes for stage in lane.stages]
+
+    def close(self) -> None:
+        """End the threads."""
+        for lane in self._lanes:
+            lane.close()
+
+    def _step(self, line: Line) -> Step:
+        pieces = 1 if line.axis in self.codecs or self._algorithm is None else self._algorithm.pieces
+        return Step(line.size, line.position, pieces)
+
+    def _lane(self, order: Sequence[str], device: torch.device) -> Lane:
+        stages: list[Stage] = [self._stage(axis, depth, "reduce-scatter") for depth, axis in enumerate(order)]
+        stages += [self._stage(axis, depth, "all-gather") for depth, axis in reversed(list(enumerate(order)))]
+        offsets = [sum(stage.rounds for stage in stages[:place]) for place in range(len(stages))]
+        return Lane(stages, offsets, sum(stage.rounds for stage in stages), device)
+
+    def _stage(self, axis: str, depth: int, kind: str) -> Stage:
+        line, codec = self._lines[axis], self.codecs.get(axis)
+        if codec is not None:
+            return (CodedReduceScatter if kind == "reduce-scatter" else CodedAllGather)(line, depth, codec)
+        if self._algorithm is None:
+            return NativeStage(line, depth, kind)
+        return RoundsStage(line, depth, self._algorithm, kind)
+
+    def _plan(self, count: int, itemsize: int) -> list[tuple[int, tuple[Portion, ...]]]:
+        """Every segment's lane and portions."""
+        if (count, itemsize) not in self._plans:
+            most = max(self._segment_bytes // itemsize, self._granule)
+            ranges = segments(count, most, self._granule, least=len(self._orders))
+            self._plans[count, itemsize] = [
+                (
+                    place % len(self._orders),
+                    portions(
+                        start,
+                        stop,
+                        [self._steps[axis] for axis in self._orders[place % len(self._orders)]],
+                        self._granule,
+                    ),
+                )
+                for place, (start, stop) in enumerate(ranges)
+            ]
+        return self._plans[count, itemsize]
+
+
+def _join_lines(
+    topology: Topology, group: dist.ProcessGroup | None, timeout: timedelta, device: torch.device
+) -> dict[str, Line]:
+    """This rank's line along every axis that has more than one position. A collective."""
+    parent = group or dist.group.WORLD
+    assert parent is not None
+    ranks, mine = dist.get_process_group_ranks(parent), dist.get_rank(parent)
+    everyone = len(ranks) == dist.get_world_size()
+    lines: dict[str, Line] = {}
+    for axis, size in topology.axes.items():
+        if size == 1:
+            continue
+        for members in topology.lines(axis) if everyone else [topology.line(mine, axis)]:
+            with named(f"creating the group of ranks along {axis}", parent):
+                created = dist.new_group(
+                    [ranks[member] for member in members], timeout=timeout, use_local_synchronization=not everyone
+                )
+            if mine in members:
+                assert isinstance(created, dist.ProcessGroup)
+                place = list(members).index(mine)
+                lines[axis] = Line(axis, tuple(members), place, created, timeout, device.type == "cuda")
+    if not lines:
+        raise CommError(f"{topology} has a single rank: there is nothing to reduce")
+    return lines

@@ -1,0 +1,149 @@
+"""The stages of an all-reduce: a reduce-scatter or an all-gather along one axis, without a codec."""
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from gradwire.comm.layout import Portion
+from gradwire.comm.rounds import Algorithm, Round
+from gradwire.comm.segment import Segment
+from gradwire.comm.telemetry import Meter
+from gradwire.comm.transport import Exchange, Line, Message
+
+
+class Stage(Protocol):
+    """One phase along one axis. Segments come in the same order on every rank.
+
+    `start` never waits for a peer and may be called while an earlier segment is in `finish`.
+    """
+
+    name: str
+    line: Line
+    rounds: int
+    meter: Meter
+
+    def start(self, segment: Segment, tag: int) -> None:
+        """Post what this rank can send and will receive first."""
+        ...
+
+    def finish(self, segment: Segment, tag: int) -> None:
+        """Wait for it and go through the remaining rounds."""
+        ...
+
+
+class RoundsStage:
+    """A stage that follows the rounds of an algorithm.
+
+    Args:
+        line: The ranks along the axis.
+        depth: Which of the segment's portions the axis cuts.
+        algorithm: Gives the rounds.
+        kind: "reduce-scatter" or "all-gather".
+    """
+
+    def __init__(self, line: Line, depth: int, algorithm: Algorithm, kind: str) -> None:
+        self.name = f"{kind} {line.axis}"
+        self.line = line
+        self.meter = Meter(line.axis)
+        self.rounds = algorithm.rounds(line.size)
+        self._depth = depth
+        self._adds = kind == "reduce-scatter"
+        turn = algorithm.reduce_scatter if self._adds else algorithm.all_gather
+        self._mine = [_Mine(turn(line.size, index), line.position) for index in range(self.rounds)]
+
+    def start(self, segment: Segment, tag: int) -> None:
+        self._post(segment, 0, tag)
+
+    def finish(self, segment: Segment, tag: int) -> None:
+        for index in range(self.rounds):
+            exchange = segment.exchanges[self.name]
+            self._arrive(segment, index, exchange)
+            if index + 1 < self.rounds:
+                exchange.sent()
+                self._post(segment, index + 1, tag)
+
+    def _post(self, segment: Segment, index: int, tag: int) -> None:
+        mine, portion = self._mine[index], segment.portions[self._depth]
+        sends = [(peer, segment.elements(*span)) for peer, span in _spans(mine.sends, portion)]
+        receives = list(self._rooms(segment, mine, portion))
+        self.meter.sent += sum(message.nbytes for _, message in sends)
+        what = f"round {index + 1} of {self.rounds} of the {self.name.split()[0]}"
+        segment.exchanges[self.name] = self.line.post(sends, receives, tag + index, what)
+
+    def _rooms(self, segment: Segment, mine: "_Mine", portion: Portion) -> Iterator[Message]:
+        """Where to receive: in place, or beside what the arriving parts are added to."""
+        spans = list(_spans(mine.receives, portion))
+        if not self._adds:
+            yield from ((peer, segment.elements(*span)) for peer, span in spans)
+            return
+        room = segment.take(self.name, sum(stop - start for _, (start, stop) in spans))
+        sizes = [stop - start for _, (start, stop) in spans]
+        yield from ((peer, part) for (peer, _), part in zip(spans, torch.split(room, sizes), strict=True))
+
+    def _arrive(self, segment: Segment, index: int, exchange: Exchange) -> None:
+        if not self._adds:
+            for _ in self.meter.timed_arrivals(exchange):
+                pass
+            return
+        mine, portion = self._mine[index], segment.portions[self._depth]
+        spans = [span for _, span in _spans(mine.receives, portion)]
+        rooms = list(self._rooms(segment, mine, portion))
+        for place in self.meter.timed_arrivals(exchange):
+            segment.elements(*spans[place]).add_(rooms[place][1])
+
+
+class NativeStage:
+    """A stage that is the backend's own collective; its errors know no round.
+
+    Args:
+        line: The ranks along the axis.
+        depth: Which of the segment's portions the axis cuts.
+        kind: "reduce-scatter" or "all-gather".
+    """
+
+    rounds = 1
+
+    def __init__(self, line: Line, depth: int, kind: str) -> None:
+        self.name = f"{kind} {line.axis}"
+        self.line = line
+        self.meter = Meter(line.axis)
+        self._depth = depth
+        self._scatters = kind == "reduce-scatter"
+
+    def start(self, segment: Segment, tag: int) -> None:
+        portion = segment.portions[self._depth]
+        chunks = [segment.elements(*chunk) for chunk in portion.chunks]
+        own = segment.elements(*portion.own)
+        exchange = Exchange(self.line, f"the backend's {self.name.split()[0]}", [], [])
+        with exchange.named((self.line.position + 1) % self.line.size):
+            if self._scatters:
+                room = segment.take(self.name, own.numel())
+                work = dist.reduce_scatter(room, chunks, group=self.line.group, async_op=True)
+            else:
+                work = dist.all_gather(chunks, own, group=self.line.group, async_op=True)
+        assert work is not None
+        exchange.receives.append(((self.line.position + 1) % self.line.size, work))
+        self.meter.sent += (portion.stop - portion.start - own.numel()) * own.itemsize
+        segment.exchanges[self.name] = exchange
+
+    def finish(self, segment: Segment, tag: int) -> None:
+        for _ in self.meter.timed_arrivals(segment.exchanges[self.name]):
+            own = segment.elements(*segment.portions[self._depth].own)
+            if self._scatters:
+                own.copy_(segment.take(self.name, own.numel()))
+
+
+class _Mine:
+    """This rank's part of a round: (peer, first chunk, number of chunks)."""
+
+    def __init__(self, turn: Round, position: int) -> None:
+        self.sends = list(turn.sends(position))
+        self.receives = list(turn.receives(position))
+
+
+def _spans(transfers: Iterable[tuple[int, int, int]], portion: Portion) -> Iterator[tuple[int, tuple[int, int]]]:
+    for peer, start, count in transfers:
+        for span in portion.spans(start, count):
+            yield peer, span

@@ -1,0 +1,123 @@
+"""Messages along one axis: posted without waiting, waited for by name."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch import Tensor
+
+from gradwire.comm.errors import CollectiveError
+
+_TAGS = 1 << 30  # distinct message tags; they come round only after everything older has arrived
+
+Message = tuple[int, Tensor]  # position of the peer on the line, and what is sent to or received from it
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """The ranks that one axis joins to this one, in the order of their positions.
+
+    Args:
+        axis: Its name.
+        ranks: Ranks by position, as errors shall name them.
+        position: This rank's.
+        group: Exactly these ranks, in this order.
+        timeout: How long a peer may keep this rank waiting.
+        on_streams: Whether it is the current CUDA stream that waits, and not the host.
+    """
+
+    axis: str
+    ranks: tuple[int, ...]
+    position: int
+    group: dist.ProcessGroup
+    timeout: timedelta
+    on_streams: bool = False
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+    def post(self, sends: Sequence[Message], receives: Sequence[Message], tag: int, what: str) -> "Exchange":
+        """Begin an exchange: receives first, so that peers find room for what they send.
+
+        Args:
+            sends: Contiguous tensors that stay untouched until `Exchange.sent` returns.
+            receives: Contiguous tensors of the sizes that the peers send, in the peers' order.
+            tag: The same on both sides of a message; tells it from others between the two ranks.
+            what: For errors: the phase and the round.
+
+        Raises:
+            CollectiveError: A connection is gone.
+        """
+        exchange = Exchange(self, what, [], [])
+        if not sends and not receives:
+            return exchange
+        if self.on_streams:
+            self._post_coalesced(exchange, sends, receives)
+            return exchange
+        for peer, buffer in receives:
+            with exchange.named(peer):
+                exchange.receives.append((peer, self.group.recv([buffer], peer, tag % _TAGS)))
+        for peer, message in sends:
+            with exchange.named(peer):
+                exchange.sends.append((peer, self.group.send([message], peer, tag % _TAGS)))
+        return exchange
+
+    def _post_coalesced(self, exchange: "Exchange", sends: Sequence[Message], receives: Sequence[Message]) -> None:
+        """As one group of NCCL operations, which finish together; NCCL knows no tags but keeps the order."""
+        operations = [dist.P2POp(dist.irecv, buffer, group=self.group, group_peer=peer) for peer, buffer in receives]
+        operations += [dist.P2POp(dist.isend, message, group=self.group, group_peer=peer) for peer, message in sends]
+        with exchange.named((*receives, *sends)[0][0]):
+            works = dist.batch_isend_irecv(operations)
+        exchange.receives.extend((peer, works[-1]) for peer, _ in receives)
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """Messages under way."""
+
+    line: Line
+    what: str
+    receives: list[tuple[int, dist.Work]]
+    sends: list[tuple[int, dist.Work]]
+
+    def arrivals(self) -> Iterator[int]:
+        """Wait for the receives one after the other; gives the place of each in the list as it is there.
+
+        Raises:
+            CollectiveError: Names axis, rank and round: the peer died, or kept this rank waiting too long.
+        """
+        for place, (peer, work) in enumerate(self.receives):
+            self._wait(peer, work)
+            yield place
+
+    def sent(self) -> None:
+        """Wait until what was sent may be touched.
+
+        Raises:
+            CollectiveError: As `arrivals`.
+        """
+        for peer, work in self.sends:
+            self._wait(peer, work)
+
+    def _wait(self, peer: int, work: dist.Work) -> None:
+        with self.named(peer):
+            if self.line.on_streams:
+                work.wait()  # with a time-out the host would wait; NCCL's watchdog keeps the time
+            else:
+                work.wait(self.line.timeout)
+
+    @contextmanager
+    def named(self, peer: int) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            line = self.line
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise CollectiveError(
+                f"{self.what} along {line.axis} failed on rank {line.ranks[line.position]} while waiting for rank "
+                f"{line.ranks[peer]}: {reason}. That rank has died, hangs, or waits for another (the time-out is "
+                f"{line.timeout.total_seconds():g} s); look at its log, then start all ranks again"
+            ) from error
