@@ -40,6 +40,13 @@ def reciprocal(scale_R: Tensor) -> Tensor:
     return torch.where(scale_R > 0, 1 / scale_R, 0.0)
 
 
+def bits(codes_RK: Tensor, planes: int) -> Tensor:
+    """The codes [R, P, K] int32 of P planes that are packed into bytes."""
+    width = 8 // planes
+    shifts_P1 = torch.arange(0, 8, width, dtype=torch.int32, device=codes_RK.device)[:, None]
+    return (codes_RK.to(torch.int32)[:, None] >> shifts_P1) & (2**width - 1)
+
+
 def check_block(block: int) -> None:
     """Raise CodecError for a block size that cannot be."""
     if block % 8 or not 8 <= block <= _LARGEST_BLOCK:

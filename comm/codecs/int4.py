@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.comm.codecs.blocks import Blocks, Kernels, block_scale, check_block, reciprocal
+from gradwire.comm.codecs.blocks import Blocks, Kernels, bits, block_scale, check_block, reciprocal
 from gradwire.comm.codecs.codec import Codec
 from gradwire.comm.codecs.compiled import Kernel
 from gradwire.comm.codecs.hadamard import rotate, rotate_back
@@ -35,9 +35,9 @@ def _pack(steps_R2K: Tensor) -> Tensor:
     return packed_RK.clamp(0, 255).to(torch.uint8)
 
 
-def _unpack(codes_RK: Tensor, scales_R: Tensor) -> tuple[Tensor, Tensor]:
-    bytes_RK, scale_R1 = codes_RK.to(torch.int32), scales_R.float()[:, None]
-    return ((bytes_RK & 15) - 8).float() * scale_R1, ((bytes_RK >> 4) - 8).float() * scale_R1
+def _unpack(codes_RK: Tensor, scales_R: Tensor) -> Tensor:
+    steps_R2K = (bits(codes_RK, 2) - 8).float()
+    return steps_R2K * scales_R.float()[:, None, None]
 
 
 def _encode(values_R2K: Tensor, scales_R: Tensor, codes_RK: Tensor) -> None:
@@ -69,15 +69,11 @@ def _encode_stochastic_error(
 
 
 def _decode(scales_R: Tensor, codes_RK: Tensor, out_R2K: Tensor) -> None:
-    low_RK, high_RK = _unpack(codes_RK, scales_R)
-    out_R2K[:, 0].copy_(low_RK)
-    out_R2K[:, 1].copy_(high_RK)
+    out_R2K.copy_(_unpack(codes_RK, scales_R))
 
 
 def _decode_add(scales_R: Tensor, codes_RK: Tensor, out_R2K: Tensor) -> None:
-    low_RK, high_RK = _unpack(codes_RK, scales_R)
-    out_R2K[:, 0].add_(low_RK)
-    out_R2K[:, 1].add_(high_RK)
+    out_R2K.add_(_unpack(codes_RK, scales_R))
 
 
 _NEAREST = Kernels.of(_encode, _encode_error, _decode, _decode_add)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.comm.codecs.blocks import Blocks, Kernels, block_scale, check_block, reciprocal
+from gradwire.comm.codecs.blocks import Blocks, Kernels, bits, block_scale, check_block, reciprocal
 from gradwire.comm.codecs.codec import Codec
 
 _EXACT = 2**24  # whole numbers up to here add up exactly in float32, in whatever order
@@ -30,9 +30,8 @@ def _pack(values_R8K: Tensor) -> Tensor:
     return byte_RK.to(torch.uint8)
 
 
-def _unpack(codes_RK: Tensor, scales_R: Tensor) -> list[Tensor]:
-    bytes_RK, scale_R1 = codes_RK.to(torch.int32), scales_R.float()[:, None]
-    return [(1 - ((bytes_RK >> plane) & 1) * 2).float() * scale_R1 for plane in range(8)]
+def _unpack(codes_RK: Tensor, scales_R: Tensor) -> Tensor:
+    return (1 - bits(codes_RK, 8) * 2).float() * scales_R.float()[:, None, None]
 
 
 def _encode(values_R8K: Tensor, scales_R: Tensor, codes_RK: Tensor) -> None:
@@ -49,13 +48,11 @@ def _encode_error(values_R8K: Tensor, scales_R: Tensor, codes_RK: Tensor, error_
 
 
 def _decode(scales_R: Tensor, codes_RK: Tensor, out_R8K: Tensor) -> None:
-    for plane, decoded_RK in enumerate(_unpack(codes_RK, scales_R)):
-        out_R8K[:, plane].copy_(decoded_RK)
+    out_R8K.copy_(_unpack(codes_RK, scales_R))
 
 
 def _decode_add(scales_R: Tensor, codes_RK: Tensor, out_R8K: Tensor) -> None:
-    for plane, decoded_RK in enumerate(_unpack(codes_RK, scales_R)):
-        out_R8K[:, plane].add_(decoded_RK)
+    out_R8K.add_(_unpack(codes_RK, scales_R))
 
 
 _KERNELS = Kernels.of(_encode, _encode_error, _decode, _decode_add)
