@@ -3,14 +3,20 @@
 from gradwire.comm.all_reduce import AllReduce, Op, Work
 from gradwire.comm.attach import attach
 from gradwire.comm.buckets import Bucket
+from gradwire.comm.ddp_hook import ddp_hook
 from gradwire.comm.errors import (
     AttachError,
     BackwardError,
     CollectiveError,
     CommError,
+    ProgramError,
     ReplicaMismatch,
     TopologyError,
 )
+from gradwire.comm.fabric import Fabric, Simulated
+from gradwire.comm.links import CodecSpeed, Link
+from gradwire.comm.power_sgd import PowerSGD
+from gradwire.comm.pricing import Price, price
 from gradwire.comm.reducer import Observer, Reducer
 from gradwire.comm.replicas import broadcast_parameters, check_replicas, replicas_hash
 from gradwire.comm.topology import Topology
@@ -20,17 +26,26 @@ __all__ = [
     "AttachError",
     "BackwardError",
     "Bucket",
+    "CodecSpeed",
     "CollectiveError",
     "CommError",
+    "Fabric",
+    "Link",
     "Observer",
     "Op",
+    "PowerSGD",
+    "Price",
+    "ProgramError",
     "Reducer",
     "ReplicaMismatch",
+    "Simulated",
     "Topology",
     "TopologyError",
     "Work",
     "attach",
     "broadcast_parameters",
     "check_replicas",
+    "ddp_hook",
+    "price",
     "replicas_hash",
 ]

@@ -29,4 +29,5 @@ def orthonormalize_(columns_KNR: Tensor) -> None:
 
 def _length(column_KN1: Tensor) -> Tensor:
     """Norms [K, 1, 1]; summed in float64, where a long column's norm is still exact to float32."""
-    return torch.linalg.vector_norm(column_KN1, dim=1, keepdim=True, dtype=torch.float64).to(column_KN1.dtype)
+    length: Tensor = torch.linalg.vector_norm(column_KN1, dim=1, keepdim=True, dtype=torch.float64)
+    return length.to(column_KN1.dtype)

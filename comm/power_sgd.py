@@ -1,8 +1,7 @@
 """PowerSGD: matrices are summed over ranks as products of two thin factors (Vogels 2019, arXiv 1905.13727)."""
 
 import hashlib
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,42 +9,10 @@ import torch
 from torch import Tensor
 
 from gradwire.comm.errors import CommError
+from gradwire.comm.factors import Factors, Rows
 from gradwire.comm.orthogonal import orthonormalize_
 
 SumInPlace = Callable[[Tensor], None]
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Consecutive whole rows of a parameter, seen as a matrix [first axis, all others], in a flat tensor.
-
-    Attributes:
-        name: The parameter.
-        first: Index of the first of these rows in the parameter.
-        offset: Where they begin in the flat tensor, elements.
-        rows: How many.
-        columns: Elements in each.
-    """
-
-    name: str
-    first: int
-    offset: int
-    rows: int
-    columns: int
-
-    @property
-    def key(self) -> str:
-        """What the factor of these rows is kept under."""
-        return f"{self.name}[{self.first}:{self.first + self.rows}]"
-
-    @property
-    def stop(self) -> int:
-        """Where they end in the flat tensor."""
-        return self.offset + self.rows * self.columns
-
-    def matrix(self, flat: Tensor) -> Tensor:
-        """Their view [rows, columns] in `flat`."""
-        return flat[self.offset : self.stop].view(self.rows, self.columns)
 
 
 @dataclass(frozen=True)
@@ -100,7 +67,7 @@ class LowRank:
         self._pending: dict[str, Tensor] = {}  # of the step under way
         self._spare: dict[str, Tensor] = {}
         self._seeds: dict[str, Tensor] = {}
-        self._plans: dict[tuple[int, torch.device, tuple[Rows, ...]], _Plan] = {}
+        self._plans: dict[tuple[int, torch.device, tuple[Rows, ...]], Factors] = {}
 
     @torch.no_grad()
     def reduce(self, flat: Tensor, layout: Sequence[Rows], sum_in_place: SumInPlace, error: Tensor | None) -> None:
@@ -161,12 +128,12 @@ class LowRank:
         self._factors = {key: each.clone() for key, each in state["factors"].items()}
         self._pending, self._spare = {}, {}
 
-    def _plan(self, flat: Tensor, layout: Sequence[Rows]) -> "_Plan":
+    def _plan(self, flat: Tensor, layout: Sequence[Rows]) -> Factors:
         key = flat.numel(), flat.device, tuple(layout)
         if key not in self._plans:
             if flat.dtype != torch.float32 or flat.dim() != 1 or not flat.is_contiguous():
                 raise CommError(f"PowerSGD reduces flat float32 tensors; found {flat.dtype} {list(flat.shape)}")
-            self._plans[key] = _Plan(flat, layout, self._config)
+            self._plans[key] = Factors(flat, layout, list(filter(self._config.compresses, layout)), self._config.rank)
         return self._plans[key]
 
     def _start(self, rows: Rows, device: torch.device) -> Tensor:
@@ -199,64 +166,6 @@ class LowRank:
             spare = self._spare.pop(rows.key, None)
             self._pending[rows.key] = torch.empty_like(q_CR) if spare is None else spare
         self._pending[rows.key].copy_(q_CR)
-
-
-class _Plan:
-    """What one layout needs: the two buffers that are summed, and the factors' views in them.
-
-    Attributes:
-        matrices: Rows that go as factors, ordered by their number, so that equal ones are orthonormalized together.
-        first: [what is summed as it is | every P].
-        second: Every Q.
-    """
-
-    def __init__(self, flat: Tensor, layout: Sequence[Rows], config: PowerSGD) -> None:
-        self._left = list(_gaps(flat.numel(), [rows for rows in layout if config.compresses(rows)], layout))
-        self.matrices = sorted(filter(config.compresses, layout), key=lambda rows: (rows.rows, rows.offset))
-        left, rank = sum(stop - start for start, stop in self._left), config.rank
-        self.first = flat.new_empty(left + rank * sum(rows.rows for rows in self.matrices))
-        self.second = flat.new_empty(rank * sum(rows.columns for rows in self.matrices))
-        self._uncompressed, thin = self.first[:left], self.first[left:]
-        self.p = [each.view(-1, rank) for each in thin.split([rank * rows.rows for rows in self.matrices])]
-        self.q = [each.view(-1, rank) for each in self.second.split([rank * rows.columns for rows in self.matrices])]
-        counts = [(rows, len(list(equal))) for rows, equal in itertools.groupby(self.matrices, lambda rows: rows.rows)]
-        stacks = thin.split([rank * rows * count for rows, count in counts])
-        self.p_by_shape = [each.view(-1, rows, rank) for each, (rows, _) in zip(stacks, counts, strict=True)]
-
-    def gather_left(self, flat: Tensor) -> None:
-        """Take what is not compressed out of `flat`."""
-        if self._left:
-            torch.cat([flat[start:stop] for start, stop in self._left], out=self._uncompressed)
-
-    def scatter_left(self, flat: Tensor) -> None:
-        """Put it back."""
-        parts = self._uncompressed.split([stop - start for start, stop in self._left])
-        for (start, stop), part in zip(self._left, parts, strict=True):
-            flat[start:stop] = part
-
-    def write_error(self, flat: Tensor, error: Tensor) -> None:
-        """`error` becomes `flat` minus P Qᵀ, where Q is still this rank's own."""
-        for start, stop in self._left:
-            error[start:stop] = 0.0
-        for rows, p_NR, q_CR in zip(self.matrices, self.p, self.q, strict=True):
-            torch.addmm(rows.matrix(flat), p_NR, q_CR.T, alpha=-1.0, out=rows.matrix(error))
-
-
-def _gaps(count: int, covered: Sequence[Rows], layout: Sequence[Rows]) -> Iterator[tuple[int, int]]:
-    """The ranges of [0, count) outside `covered`.
-
-    Raises:
-        CommError: Rows that overlap or lie outside.
-    """
-    end = 0
-    for rows in sorted(layout, key=lambda rows: rows.offset):
-        if rows.offset < end or rows.stop > count:
-            raise CommError(f"{rows.key} lies at {rows.offset}:{rows.stop}; expected between {end} and {count}")
-        end = rows.stop
-    bounds = sorted((rows.offset, rows.stop) for rows in covered)
-    for start, stop in zip([0, *(stop for _, stop in bounds)], [*(start for start, _ in bounds), count], strict=True):
-        if start < stop:
-            yield start, stop
 
 
 def _poison(factor: Tensor) -> Tensor:

@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradwire.comm.errors import CommError
+from gradwire.comm.factors import Rows
 from gradwire.comm.orthogonal import orthonormalize_
-from gradwire.comm.power_sgd import LowRank, PowerSGD, Rows
+from gradwire.comm.power_sgd import LowRank, PowerSGD
 
 LAYOUT = [Rows("a", 0, 3, 40, 30), Rows("b", 5, 3 + 1200 + 7, 40, 50)]  # 3 and 7 elements are not covered
 COUNT = 3 + 1200 + 7 + 2000
