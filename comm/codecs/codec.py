@@ -62,7 +62,9 @@ class Codec(ABC):
     def check(self, values: Tensor, payload: Tensor, error: Tensor | None = None) -> None:
         """Raise CodecError where tensors are not what encode and decode take."""
         for what, tensor in (("values", values), ("error", error)):
-            if tensor is not None and not (tensor.dtype == torch.float32 and tensor.dim() == 1 and tensor.is_contiguous()):
+            if tensor is not None and not (
+                tensor.dtype == torch.float32 and tensor.dim() == 1 and tensor.is_contiguous()
+            ):
                 raise CodecError(
                     f"{self.name}: {what} must be contiguous float32 [n], found {tensor.dtype} {list(tensor.shape)}"
                 )

@@ -67,7 +67,9 @@ def _compiler() -> bool:
 
 
 def _compile(function: Callable[..., None], example: tuple[Tensor, ...]) -> Callable[..., None] | None:
-    own = types.FunctionType(function.__code__.replace(), function.__globals__)  # what is compiled is kept with the code
+    own = types.FunctionType(
+        function.__code__.replace(), function.__globals__
+    )  # what is compiled is kept with the code
     fast = torch.compile(own, fullgraph=True, options=_OPTIONS)
     expected = tuple(tensor.clone() for tensor in example)
     for tensor in example:

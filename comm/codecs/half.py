@@ -63,7 +63,11 @@ class Halves:
         self._decode_add(self._halves(payload, out.numel()), out)
 
     def prepare(self, device: torch.device | str) -> None:
-        values, halves, error = torch.ones(256, device=device), torch.ones(256, device=device, dtype=self.dtype), torch.ones(256, device=device)
+        values, halves, error = (
+            torch.ones(256, device=device),
+            torch.ones(256, device=device, dtype=self.dtype),
+            torch.ones(256, device=device),
+        )
         self._encode.prepare(values, halves)
         self._encode_error.prepare(values, halves, error)
         self._decode.prepare(halves, error)

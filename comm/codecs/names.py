@@ -10,11 +10,13 @@ from gradwire.comm.codecs.fp16 import Fp16
 from gradwire.comm.codecs.int4 import Int4
 from gradwire.comm.codecs.int8 import Int8
 from gradwire.comm.codecs.none import NoCodec
+from gradwire.comm.codecs.random_k import RandomK
 from gradwire.comm.codecs.sign import Sign
+from gradwire.comm.codecs.top_k import TopK
 from gradwire.comm.errors import CodecError
 
 _CODECS = MappingProxyType(
-    {codec.name: codec for codec in (NoCodec(), Fp16(), Bf16(), Fp8(), Int8(), Int4(), Sign())}
+    {codec.name: codec for codec in (NoCodec(), Fp16(), Bf16(), Fp8(), Int8(), Int4(), Sign(), TopK(), RandomK())}
 )
 
 NAMES: tuple[str, ...] = tuple(_CODECS)
