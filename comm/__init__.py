@@ -13,12 +13,13 @@ from gradwire.comm.errors import (
     ReplicaMismatch,
     TopologyError,
 )
-from gradwire.comm.fabric import Fabric, Simulated
+from gradwire.comm.fabric import Fabric
 from gradwire.comm.links import CodecSpeed, Link
 from gradwire.comm.power_sgd import PowerSGD
 from gradwire.comm.pricing import Price, price
 from gradwire.comm.reducer import Observer, Reducer
 from gradwire.comm.replicas import broadcast_parameters, check_replicas, replicas_hash
+from gradwire.comm.simulation import Simulated
 from gradwire.comm.topology import Topology
 
 __all__ = [
