@@ -51,6 +51,7 @@ class AdaScale(Scaling):
     reference: int
 
     measures = True
+    shown_for = "sgd"
 
     def __post_init__(self) -> None:
         check_reference(self.reference)

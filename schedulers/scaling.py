@@ -6,7 +6,7 @@ Published rules disagree, so none is implied: a plan scales nothing unless it is
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Literal, Self
 
 from gradwire.schedulers.arguments import checked
 from gradwire.schedulers.duration import Duration
@@ -49,6 +49,7 @@ class Scaling(ABC):
         return self
 
     measures: bool = False  # whether the rule reads measured noise scales (`Horizon.noise`)
+    shown_for: Literal["sgd", "adaptive"] | None = None  # the optimizers that the rule was derived and shown for
 
     def follow(self, batch: Schedule, run_length: Duration, horizon: Horizon, lr: Schedule) -> tuple[Sizes, Schedule]:
         """All batches of a run, and its learning-rate schedule; a rule with a clock of its own has others.
@@ -80,6 +81,8 @@ class Linear(Scaling):
 
     reference: int | None = None
 
+    shown_for = "sgd"
+
     def __post_init__(self) -> None:
         check_reference(self.reference)
 
@@ -105,6 +108,8 @@ class SquareRoot(Scaling):
 
     reference: int | None = None
     adapt_betas: bool = False
+
+    shown_for = "adaptive"
 
     def __post_init__(self) -> None:
         check_reference(self.reference)

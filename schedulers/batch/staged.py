@@ -83,7 +83,7 @@ def _stage(stage: str, stages: str) -> tuple[float, int]:
         start, samples = math.nan, 0
     if not (0 <= start < math.inf) or samples < 1:
         raise ScheduleError(
-            f"a stage is SEEN:SIZE, a threshold from 0 on and a whole number of samples from 1 on; found {stage!r} in "
+            f"stages are SEEN:SIZE, a threshold from 0 on and a whole number of samples from 1 on; found {stage!r} in "
             f"{stages!r}: write stages as in '0:768 250e9:1536'"
         )
     return start, samples

@@ -53,7 +53,8 @@ class Ramp(Schedule):
         check_granule("increment of a ramp", self.increment, at)
         if self.start + self.increment * self._steps(at) != at.peak:
             raise PlanError(
-                f"a ramp from {self.start} in steps of {self.increment} does not reach the full batch of {at.peak:g}: "
+                f"from a start of {self.start} in steps of {self.increment} a ramp does not reach the full batch of "
+                f"{at.peak:g}: "
                 f"take an increment that divides {at.peak - self.start:g}, or another start"
             )
 

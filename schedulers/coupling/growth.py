@@ -48,8 +48,8 @@ class GrowInsteadOfDecay(Coupling):
     def check_reached(self, largest: int, full: int) -> None:
         if largest < full:
             raise PlanError(
-                f"the batch is to grow from {self.start} to {full}, but the learning rate falls so little that it "
-                f"only reaches {largest}: lower the rate's floor, or set the full batch to {largest}",
+                f"the learning rate's floor, or lowest value, is too high: the batch is to grow from {self.start} to "
+                f"{full} and only reaches {largest}; lower it, or set the full batch to {largest}",
                 "lr",
             )
 

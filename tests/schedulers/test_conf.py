@@ -106,10 +106,10 @@ def test_a_run_too_short_for_gpt3_is_told_so() -> None:
         validate(compose_job(["lr=gpt3"]))
 
 
-def test_a_ramp_that_does_not_reach_the_full_batch_is_a_mistake_of_its_size() -> None:
-    with pytest.raises(ConfigError, match="a ramp from 4 in steps of 4 does not reach the full batch of 18") as refused:
+def test_a_ramp_that_does_not_reach_the_full_batch_is_a_mistake_of_its_start() -> None:
+    with pytest.raises(ConfigError, match="a ramp does not reach the full batch of 18") as refused:
         validate(compose_job(["batch=ramp", "batch.size=18"]))
-    assert [mistake.key for mistake in refused.value.mistakes] == ["batch.size"]
+    assert [mistake.key for mistake in refused.value.mistakes] == ["batch.schedule.start"]
 
 
 def test_the_defaults_in_numbers() -> None:

@@ -86,11 +86,16 @@ def _built(key: str, node: Mapping[str, Any], allow: tuple[str, ...], **supplied
             fault = complaint(key, node, error)
             yield fault
             name = fault.key.removeprefix(key).lstrip(".")
-            if not name:
+            if not name or _is_required(node, name, allow):  # without it nothing more can be found out
                 return
             node = {other: value for other, value in node.items() if other != name}  # what else does it refuse?
         else:
             return
+
+
+def _is_required(node: Mapping[str, Any], name: str, allow: tuple[str, ...]) -> bool:
+    parameter = parameters(resolve_target(node[TARGET], allow)).get(name)
+    return parameter is not None and parameter.default is REQUIRED
 
 
 def build_model(config: Config, allow: tuple[str, ...]) -> Any | Fault | None:

@@ -1,13 +1,29 @@
 """Whether the large parts fit together: the data to the model, and the schedules to the length of the run."""
 
+import re
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gradwire.trainer.config.construction import argument, build_data, build_model
+from gradwire.trainer.config.construction import argument, build_data, build_model, complaint
+from gradwire.trainer.config.interpolation import leaves
 from gradwire.trainer.config.values import Fault
 
+if TYPE_CHECKING:
+    from gradwire.schedulers import SchedulerError
+
 Config = Mapping[str, Any]
+_KEYS = {  # where the parts of a plan are configured
+    "lr": "lr",
+    "batch": "batch.schedule",
+    "scaling": "scaling",
+    "run_length": "run.length",
+    "granule": "batch.granule",
+    "context": "data.context",
+    "epoch_samples": "data",
+    "betas": "optimizer.betas",
+    "eps": "optimizer.eps",
+}
 _AN_EPOCH = 1_000_000  # samples; stands in for a length that only the data knows
 
 
@@ -59,16 +75,34 @@ def refused_plan(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
     try:
         build_plan(config, SimpleNamespace(train=train, context=context), allow)
     except SchedulerError as error:
-        yield Fault(_plan_key(str(error)), str(error))
+        yield Fault(_place(config, error), str(error))
 
 
-def _plan_key(message: str) -> str:
-    """The key that an error of the plan is most about."""
-    words = {"granule": "batch.granule", "beta": "scaling", "κ": "scaling", "peak": "lr", "full batch": "batch.size"}
-    for word, key in words.items():
-        if word in message:
-            return key
-    return "run.length"
+def _place(config: Config, error: "SchedulerError") -> str:
+    """The key that an error of the plan is about: the part that it names, and there the argument that it speaks of."""
+    sections = {"lr": config["lr"], "batch.schedule": config["batch"]["schedule"], "scaling": config["scaling"]}
+    key = _KEYS.get(error.part or "run_length", "run.length")
+    quoting = [f"{name}.{leaf}" for name, node in sections.items() for leaf in _quoted(node, str(error))]
+    here = [place for place in quoting if place.startswith(f"{key}.")]
+    if key not in sections or here:
+        return here[0] if here else key
+    spoken = complaint(key, sections[key], error).key
+    return quoting[0] if quoting and spoken == key else spoken
+
+
+def _quoted(node: Config, message: str) -> list[str]:
+    """The arguments of a schedule whose duration a message repeats."""
+    from gradwire.schedulers import Duration, DurationError
+
+    found = []
+    for name, value in leaves(node):
+        try:
+            duration = str(Duration.parse(value))
+        except DurationError:
+            continue
+        if re.search(rf"(?<![\w.]){re.escape(duration)}(?!\w)", message):
+            found.append(name)
+    return found
 
 
 def _texts(tree: Any) -> Iterator[str]:

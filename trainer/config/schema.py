@@ -108,9 +108,9 @@ class BatchSection:
         schedule: The batch size over the run, relative to `size`; a coupling plans the learning rate as well.
     """
 
-    size: Annotated[int, Range(ge=1)]
+    size: Annotated[int, Range(ge=1, le=2**63 - 1)]
     micro: Annotated[int, Range(ge=1)] | Literal["auto"] = "auto"
-    granule: Annotated[int, Range(ge=1)] = 1
+    granule: Annotated[int, Range(ge=1, le=2**63 - 1)] = 1
     schedule: Annotated[Node, Builds("gradwire.schedulers.coupling.BatchRule")]
 
 

@@ -68,8 +68,11 @@ def validate(composed: Composed, contradictions: Contradictions | None = None) -
         mistakes += [mistake for fault in found for mistake in _traced(fault, composed, checker.fields)]
     if mistakes:
         raise ConfigError(_distinct(mistakes))
+    from gradwire.trainer.config.advice import advice
+
+    notes = (*composed.notes, *advice(config, composed.allow_targets))
     ordered = {name: config[name] for name in Root.__dataclass_fields__ if name in config}
-    return Valid(ordered, composed.origins, checker.fields, composed.allow_targets, composed.notes)
+    return Valid(ordered, composed.origins, checker.fields, composed.allow_targets, notes)
 
 
 def _traced(fault: Fault, composed: Composed, fields: Mapping[str, Parameter]) -> Iterable[Mistake]:

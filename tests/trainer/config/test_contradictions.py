@@ -31,8 +31,8 @@ def test_the_defaults_go_together(tiny: Tiny) -> None:
 @pytest.mark.parametrize(
     ("overrides", "key", "message"),
     [
-        (("lr.warmup=200 updates",), "run.length", "200 updates"),
-        (("run.length=2 epochs", "lr.warmup=3 epochs"), "run.length", "3 epochs"),
+        (("lr.warmup=200 updates",), "lr.warmup", "200 updates"),
+        (("run.length=2 epochs", "lr.warmup=3 epochs"), "lr.warmup", "3 epochs"),
         (("batch.granule=5",), "batch.size", "32 is no multiple of batch.granule, 5"),
         (("batch.micro=33",), "batch.micro", "larger than the whole batch of 32"),
         (("optimizer.lr=-1",), "optimizer.lr", "Invalid learning rate"),

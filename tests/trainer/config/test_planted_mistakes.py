@@ -136,7 +136,7 @@ TARGETS = [
 ]
 CONTRADICTIONS = [
     Planted("model=convnet", "data._target_", "gives token ids"),
-    Planted("lr.warmup=5000 updates", "run.length", "5000 updates"),
+    Planted("lr.warmup=5000 updates", "lr.warmup", "5000 updates"),
     Planted("comm.topology={local: 4, node: 2}", "comm.topology", "8 ranks and the run has 2"),
     Planted("strategy=single", "strategy", "one process"),
     Planted("launch.device=cuda", "launch.device", "no usable GPU"),
