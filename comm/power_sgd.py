@@ -63,7 +63,7 @@ class LowRank:
     def __init__(self, config: PowerSGD) -> None:
         self._config = config
         self._steps = 0  # that were kept
-        self._factors: dict[str, Tensor] = {}  # Q [columns, rank] of the last step that was kept
+        self._factors: dict[str, Tensor] = {}  # Q [rank, columns] of the last step that was kept
         self._pending: dict[str, Tensor] = {}  # of the step under way
         self._spare: dict[str, Tensor] = {}
         self._seeds: dict[str, Tensor] = {}
@@ -92,22 +92,22 @@ class LowRank:
                 error.zero_()
             return
         plan.gather_left(flat)
-        for rows, p_NR in zip(plan.matrices, plan.p, strict=True):
-            torch.mm(rows.matrix(flat), self._start(rows, flat.device), out=p_NR)
+        for rows, p_RN in zip(plan.matrices, plan.p, strict=True):
+            torch.mm(self._start(rows, flat.device), rows.matrix(flat).T, out=p_RN)
         sum_in_place(plan.first)
         plan.scatter_left(flat)
-        for p_KNR in plan.p_by_shape:
-            p_KNR.add_(_poison(p_KNR))
-            orthonormalize_(p_KNR)
-        for rows, p_NR, q_CR in zip(plan.matrices, plan.p, plan.q, strict=True):
-            torch.mm(rows.matrix(flat).T, p_NR, out=q_CR)
+        for p_KRN in plan.p_by_shape:
+            p_KRN.add_(_poison(p_KRN))
+            orthonormalize_(p_KRN.mT)
+        for rows, p_RN, q_RC in zip(plan.matrices, plan.p, plan.q, strict=True):
+            torch.mm(p_RN, rows.matrix(flat), out=q_RC)
         if error is not None:
             plan.write_error(flat, error)
         sum_in_place(plan.second)
-        for rows, p_NR, q_CR in zip(plan.matrices, plan.p, plan.q, strict=True):
-            q_CR.add_(_poison(q_CR))
-            torch.mm(p_NR, q_CR.T, out=rows.matrix(flat))
-            self._remember(rows, q_CR)
+        for rows, p_RN, q_RC in zip(plan.matrices, plan.p, plan.q, strict=True):
+            q_RC.add_(_poison(q_RC))
+            torch.mm(p_RN.T, q_RC, out=rows.matrix(flat))
+            self._remember(rows, q_RC)
 
     def settle(self, kept: bool) -> None:
         """End the step: its factors begin the next one if it was kept, and are forgotten otherwise."""
@@ -137,12 +137,12 @@ class LowRank:
         return self._plans[key]
 
     def _start(self, rows: Rows, device: torch.device) -> Tensor:
-        """The Q that the step begins with; a column that came out as nothing is drawn anew."""
+        """The Q that the step begins with; a part that came out as nothing is drawn anew."""
         factor = self._factors.get(rows.key)
         if factor is None:
             return self._seed(rows, device)
         factor = factor.to(device)
-        largest = factor.abs().amax(0)
+        largest = factor.abs().amax(1, keepdim=True)
         sound = (largest > 0) & largest.isfinite()
         return torch.where(sound, factor / largest, self._seed(rows, device))
 
@@ -153,21 +153,21 @@ class LowRank:
         if key not in self._seeds:
             digest = hashlib.blake2b(key.encode(), digest_size=7).digest()
             generator = torch.Generator().manual_seed(int.from_bytes(digest))
-            drawn = torch.randn(rows.columns, self._config.rank, generator=generator).to(device)
+            drawn = torch.randn(self._config.rank, rows.columns, generator=generator).to(device)
             if not self._config.warm_start:
                 return drawn
             self._seeds[key] = drawn
         return self._seeds[key]
 
-    def _remember(self, rows: Rows, q_CR: Tensor) -> None:
+    def _remember(self, rows: Rows, q_RC: Tensor) -> None:
         if not self._config.warm_start:
             return
         if rows.key not in self._pending:
             spare = self._spare.pop(rows.key, None)
-            self._pending[rows.key] = torch.empty_like(q_CR) if spare is None else spare
-        self._pending[rows.key].copy_(q_CR)
+            self._pending[rows.key] = torch.empty_like(q_RC) if spare is None else spare
+        self._pending[rows.key].copy_(q_RC)
 
 
 def _poison(factor: Tensor) -> Tensor:
-    """NaN for each matrix of `factor` [..., N, R] that holds a NaN or an infinity, otherwise 0."""
+    """NaN for each matrix of `factor` [..., R, N] that holds a NaN or an infinity, otherwise 0."""
     return (factor * 0.0).sum((-2, -1), keepdim=True)

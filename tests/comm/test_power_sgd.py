@@ -32,7 +32,7 @@ def reference(values, layout, q, rank):
     result = values.double().clone()
     for rows in layout:
         matrix = rows.matrix(result)
-        p, _ = torch.linalg.qr(matrix @ q[rows.key].double())
+        p, _ = torch.linalg.qr(matrix @ q[rows.key].double().T)
         matrix.copy_(p @ (matrix.T @ p).T)
     return result
 
