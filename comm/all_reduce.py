@@ -18,6 +18,7 @@ from gradwire.comm.group import initialized, named, own_group, size_of, timeout_
 from gradwire.comm.rounds import Algorithm
 from gradwire.comm.segment import Residual
 from gradwire.comm.staged import Staged
+from gradwire.comm.telemetry import Traffic, traffic
 from gradwire.comm.topology import Topology
 
 Op = Literal["mean", "sum"]
@@ -109,11 +110,13 @@ class AllReduce:
             None; with `async_op` the work to wait for, before which the tensor must not be touched.
 
         Raises:
-            CommError: Unknown op, or the mean of integers.
+            CommError: Unknown op, the mean of integers, or residuals with "mean".
             CodecError: An axis has a codec, and the tensor no floating-point numbers.
             CollectiveError: A peer died or did not answer in time.
         """
         check_op(op, tensor)
+        if residuals and op == "mean":
+            raise CommError("residuals are in units of the reduced tensor: divide by the ranks first and use op='sum'")
         if not initialized() or self.size == 1:
             return _Done() if async_op else None
         work = self._start(tensor, op, seed, residuals or {})
@@ -121,6 +124,13 @@ class AllReduce:
             return work
         work.wait()
         return None
+
+    def take_traffic(self) -> dict[str, Traffic]:
+        """By axis, what the reductions since the last call cost this rank; empty for the backend's own all-reduce.
+
+        No reduction may be under way.
+        """
+        return traffic(meter for engine in self._engines.values() for meter in engine.meters)
 
     @property
     def is_native(self) -> bool:
@@ -141,6 +151,12 @@ class AllReduce:
             return []
         return self._engine(tensor.device).residual_ranges(axis, tensor.numel(), tensor.itemsize)
 
+    def owned_ranges(self, axis: str, tensor: Tensor) -> list[tuple[int, int]]:
+        """Those among them that belong to this rank: over the ranks they make up the tensor."""
+        if self.is_native or self.size == 1:
+            return []
+        return self._engine(tensor.device).owned_ranges(axis, tensor.numel(), tensor.itemsize)
+
     def _start(self, tensor: Tensor, op: Op, seed: int | None, residuals: Mapping[str, Residual]) -> Work:
         self._calls += 1
         flat = tensor.detach()
@@ -157,9 +173,9 @@ class AllReduce:
         if self.codecs and not (elements.is_floating_point() or elements.is_complex()):
             raise CodecError(f"codecs compress floating-point numbers; found {tensor.dtype}. Use an AllReduce without")
         elements = torch.view_as_real(elements).view(-1) if elements.is_complex() else elements
-        seed = (self._calls if seed is None else seed) << 20
+        seed = self._calls if seed is None else seed
         divisor = self.size if op == "mean" else 1
-        job = self._engine(tensor.device)(elements, divisor, seed, residuals, measured=self._calls)
+        job = self._engine(tensor.device)(elements, divisor, seed, residuals)
         return _Staged(job.wait, complete)
 
     def _start_native(self, flat: Tensor, op: Op, complete: Callable[[], None]) -> Work:

@@ -70,7 +70,7 @@ def attach(
         lane,
         _control_group(lane, device),
         op,
-        lay_out(dense, _limits(dense, bucket_mb), _tail(dense, device, lane.size)),
+        lay_out(dense, _limits(dense, bucket_mb), _tail(dense, device, lane)),
         [SparseParameter(*each) for each in trainable if each[0] in sparse],
         [(name, parameter) for name, parameter in parameters if not parameter.requires_grad],
         observer,
@@ -105,10 +105,10 @@ def _limits(parameters: list[tuple[str, nn.Parameter]], bucket_mb: float) -> tup
     return min(_FIRST_BUCKET, limit), limit
 
 
-def _tail(dense: list[tuple[str, nn.Parameter]], device: torch.device, ranks: int) -> int:
+def _tail(dense: list[tuple[str, nn.Parameter]], device: torch.device, lane: AllReduce) -> int:
     """Elements behind the gradients of the last bucket; its dtype is not known yet, so all must do."""
-    fits = all(Postscript.fits(parameter.dtype, device, ranks) for _, parameter in dense)
-    return postscript.SIZE if fits else 0
+    fits = all(Postscript.fits(parameter.dtype, device, lane.size) for _, parameter in dense)
+    return postscript.SIZE if fits and not lane.codecs else 0
 
 
 def _control_group(lane: AllReduce, device: torch.device) -> dist.ProcessGroup | None:

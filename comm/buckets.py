@@ -50,12 +50,14 @@ class Bucket:
         flat: What is sent: the slots' views, in order, and the tail.
         gradients: The part of `flat` that the slots' views lie in.
         tail: The part behind it; empty but in the last bucket.
+        gaps: What lies between the views; 0 until a codec decodes something else into it.
     """
 
     index: int
     flat: Tensor
     slots: tuple[Slot, ...]
     tail: Tensor
+    gaps: tuple[Tensor, ...]
 
     @property
     def gradients(self) -> Tensor:
@@ -122,7 +124,8 @@ def _build(index: int, members: _Members, first: int, tail: int) -> Bucket:
         Slot(first + place, name, parameter, _view(part, parameter), index)
         for place, ((name, parameter), part) in enumerate(zip(members, parts, strict=True))
     )
-    return Bucket(index, flat, slots, end)
+    gaps = [part[parameter.numel() :] for part, (_, parameter) in zip(parts, members, strict=True)]
+    return Bucket(index, flat, slots, end, tuple(gap for gap in gaps if gap.numel()))
 
 
 def _view(part: Tensor, parameter: nn.Parameter) -> Tensor:

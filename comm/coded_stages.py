@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gradwire.comm.codecs.codec import Codec
 from gradwire.comm.layout import Portion, Range
+from gradwire.comm.program import encode_seed
 from gradwire.comm.segment import Segment
 from gradwire.comm.telemetry import Meter
 from gradwire.comm.transport import Line, Message
@@ -46,9 +47,8 @@ class _CodedStage:
             error = residual.pending[first : first + values.numel()]
         elif segment.measured:
             error = segment.take(f"{self.name} error", values.numel(), torch.float32)
-        seed = segment.seed + 2 * start + (self.kind == "all-gather")
-        if not self.codec.aligned:
-            seed += (self.line.position + 1) << 48
+        adds = self.kind == "reduce-scatter"
+        seed = encode_seed(self.codec, segment.seed, start, self.line.position, adds)
         self.codec.encode(values, payload, seed=seed, error=error)
         if segment.measured and error is not None:
             self.meter.errors.append((_energy(error), _energy(values)))

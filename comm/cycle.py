@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from gradwire.comm.all_reduce import AllReduce, Work
+from gradwire.comm.all_reduce import Work
 from gradwire.comm.buckets import Bucket, Slot
 from gradwire.comm.errors import CollectiveError
-from gradwire.comm.group import named, rank_of
+from gradwire.comm.group import named
 from gradwire.comm.postscript import Postscript
 
 
@@ -22,7 +22,9 @@ class Cycle:
 
     Args:
         buckets: All of them, in the order in which they are sent.
-        all_reduce: Sums a bucket over the ranks.
+        start: Begins to sum a bucket over the ranks.
+        ranks: How many there are.
+        rank: This one's number.
         control: The same ranks, for small tensors on the CPU.
         before_sending: Sees every bucket when its local gradients are complete.
         carry: Whole numbers to sum over the ranks as well.
@@ -32,19 +34,23 @@ class Cycle:
     def __init__(
         self,
         buckets: Sequence[Bucket],
-        all_reduce: AllReduce,
+        start: Callable[[Bucket], Work | None],
+        ranks: int,
+        rank: int,
         control: dist.ProcessGroup | None,
         before_sending: Callable[[Bucket], None] | None,
         carry: Sequence[int] = (),
         postscript: Postscript | None = None,
     ) -> None:
         self._buckets = buckets
-        self._all_reduce = all_reduce
+        self._start = start
+        self._ranks = ranks
+        self._rank = rank
         self._control = control
         self._before_sending = before_sending
         self._waiting_for = [len(bucket.slots) for bucket in buckets]
         self._gradients = sum(self._waiting_for)
-        self.present = array("q", [0] * (self._gradients + all_reduce.size)) + array("q", carry)
+        self.present = array("q", [0] * (self._gradients + ranks)) + array("q", carry)
         self._carry = carry
         self._postscript = postscript
         self._works: list[Work | None] = []
@@ -53,13 +59,13 @@ class Cycle:
     @property
     def aborted(self) -> list[int]:
         """Ranks whose backward failed; all of them are known when the cycle is complete."""
-        failed = self.present[self._gradients : self._gradients + self._all_reduce.size]
+        failed = self.present[self._gradients : self._gradients + self._ranks]
         return [rank for rank, count in enumerate(failed) if count]
 
     @property
     def carried(self) -> list[int]:
         """The sums of what was to be carried; known when the cycle is complete."""
-        return self.present[self._gradients + self._all_reduce.size :].tolist()
+        return self.present[self._gradients + self._ranks :].tolist()
 
     def arrived(self, slot: Slot) -> None:
         """The local gradient of `slot` lies in its bucket; send what that completes."""
@@ -89,7 +95,7 @@ class Cycle:
         """Take part in what the peers wait for, and tell them that this rank's gradients are worthless."""
         self._before_sending = None
         if len(self._works) < len(self._buckets) or not self._buckets:
-            self.present[self._gradients + rank_of(self._all_reduce.group)] = 1
+            self.present[self._gradients + self._rank] = 1
         self._waiting_for = [0] * len(self._buckets)
         self._send_complete()
         self._wait()
@@ -108,12 +114,12 @@ class Cycle:
                 self._before_sending(bucket)
             if self._postscript is not None and len(self._works) == len(self._buckets) - 1:
                 self._postscript.write(0 not in self.present[: self._gradients] and not self.aborted, self._carry)
-            self._works.append(self._all_reduce(bucket.flat, op="sum", async_op=True))
+            self._works.append(self._start(bucket))
         if len(self._works) == len(self._buckets) and self._postscript is None:
             self._start_exchange()
 
     def _start_exchange(self) -> None:
-        if self._presence is not None or self._all_reduce.size == 1:
+        if self._presence is not None or self._ranks == 1:
             return
         everyone = torch.frombuffer(self.present, dtype=torch.int64)
         with named("exchanging which gradients exist", self._control):
@@ -132,7 +138,7 @@ class Cycle:
             if sums is None:  # on every rank: the postscripts add up to the same
                 self._start_exchange()
             else:
-                everyone = [self._all_reduce.size] * self._gradients + [0] * self._all_reduce.size
+                everyone = [self._ranks] * self._gradients + [0] * self._ranks
                 self.present = array("q", everyone + sums)
         if self._presence is not None:
             with named("exchanging which gradients exist", self._control):

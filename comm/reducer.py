@@ -5,18 +5,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.utils.hooks import RemovableHandle
 
 from gradwire.comm import postscript
-from gradwire.comm.all_reduce import AllReduce, Op
+from gradwire.comm.all_reduce import AllReduce, Op, Work
 from gradwire.comm.buckets import Bucket, Slot
 from gradwire.comm.cycle import Cycle
 from gradwire.comm.errors import AttachError, BackwardError, CommError
+from gradwire.comm.group import rank_of
 from gradwire.comm.postscript import Postscript
+from gradwire.comm.residuals import Residuals
 from gradwire.comm.sparse import SparseParameter, local_values, reduce_sparse
+from gradwire.comm.telemetry import Traffic
 
 Observer = Callable[[tuple[str, ...], Tensor], None]
 
@@ -62,6 +66,8 @@ class Reducer:
         self._carry: Sequence[int] = ()
         tail = self.buckets[-1].tail if self.buckets else None
         self._postscript = Postscript(tail, all_reduce.size) if tail is not None and tail.numel() else None
+        self._residuals = Residuals(all_reduce, self.buckets)
+        self._reductions = 0
         self._handles: list[RemovableHandle] = []
 
     @property
@@ -121,6 +127,7 @@ class Reducer:
         if self._cycle is None:
             return
         cycle, self._cycle = self._cycle, None
+        self._residuals.discard()
         self._guard(cycle.abandon)
 
     def detach(self) -> None:
@@ -130,18 +137,44 @@ class Reducer:
         self._handles.clear()
         self._cycle = None
 
+    def settle(self, kept: bool) -> None:
+        """Say whether the update of the last reduction was applied. What codecs lost of it counts only if it was.
+
+        Where nobody says, at the next reduction, it counts if the reduced gradients were finite.
+        """
+        self._residuals.settle(kept)
+
+    def rescale(self, factor: float) -> None:
+        """The loss will be multiplied with `factor` times what it was (a gradient scaler's new scale over its old)."""
+        if factor != 1.0:
+            self._residuals.rescale(factor)
+
+    def take_traffic(self) -> dict[str, Traffic]:
+        """By axis, what the reductions since the last call cost this rank; see `AllReduce.take_traffic`."""
+        return self._all_reduce.take_traffic()
+
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs beside the module: nothing while no codec keeps residuals."""
-        return {}
+        """What this rank needs beside the module to resume in the same bits: what codecs lost so far, by parameter."""
+        residuals = self._residuals.state_dict()
+        return {"reductions": self._reductions, "residuals": residuals} if self._all_reduce.codecs else {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict()`.
+        """Continue from this rank's own `state_dict()`.
 
         Raises:
-            CommError: The state belongs to another kind of reducer.
+            CommError: It is of another rank, topology, codec or module.
         """
-        if state:
-            raise CommError(f"this reducer keeps no state, and the one saved holds {', '.join(state)}")
+        self._residuals.load_state_dict(state.get("residuals", {}))
+        self._reductions = state.get("reductions", 0)
+
+    def load_state_dicts(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Continue from the `state_dict()` of every rank of a run on other ranks: the sum of the residuals stays.
+
+        Raises:
+            CommError: The states hold residuals, and no axis has feedback now.
+        """
+        self._residuals.load_sum([state.get("residuals", {}) for state in states])
+        self._reductions = max((state.get("reductions", 0) for state in states), default=0)
 
     def keep(self, handles: Sequence[RemovableHandle]) -> None:
         """Own the hooks' handles until `detach`."""
@@ -193,7 +226,17 @@ class Reducer:
             raise CommError(f"this reducer failed before and its ranks are out of step: {self._failure}")
         before_sending = self._before_sending if self._observer else None
         carry, self._carry = self._carry, ()
-        return Cycle(self.buckets, self._all_reduce, self._control, before_sending, carry, self._postscript)
+        self._residuals.settle()
+        self._reductions += 1
+        ranks, rank = self._all_reduce.size, rank_of(self._all_reduce.group)
+        return Cycle(self.buckets, self._start, ranks, rank, self._control, before_sending, carry, self._postscript)
+
+    def _start(self, bucket: Bucket) -> Work | None:
+        seed = self._reductions * len(self.buckets) + bucket.index
+        residuals = self._residuals.of(bucket)
+        if self._all_reduce.codecs and bucket.gaps:
+            torch._foreach_zero_(bucket.gaps)
+        return self._all_reduce(bucket.flat, op="sum", async_op=True, seed=seed, residuals=residuals)
 
     def _await_end(self) -> None:
         """Have `_finish` called when the running backward ends; the engine drops the callback where that fails."""
@@ -214,7 +257,9 @@ class Reducer:
         self._cycle = None
         if cycle.aborted:
             ranks = ", ".join(map(str, cycle.aborted))
+            self._residuals.discard()
             raise BackwardError(f"backward failed on rank {ranks} (see its log): clear the gradients on every rank")
+        self._residuals.reduced()
         if self._sparse:
             self._guard(self._reduce_sparse)
         self.carried = cycle.carried

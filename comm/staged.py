@@ -1,7 +1,6 @@
 """The project's own all-reduce: reduce-scatter along every axis and all-gather back, in segments that overlap."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 
 import torch
@@ -14,6 +13,7 @@ from gradwire.comm.errors import CommError
 from gradwire.comm.group import named
 from gradwire.comm.lane import Lane
 from gradwire.comm.layout import Portion, Range, Step, portions, segments
+from gradwire.comm.program import granule
 from gradwire.comm.rounds import Algorithm
 from gradwire.comm.segment import Job, Residual, Segment
 from gradwire.comm.stages import NativeStage, RoundsStage, Stage
@@ -53,7 +53,7 @@ class Staged:
         self.codecs = dict(codecs)
         self._algorithm = algorithm
         self._segment_bytes = segment_bytes
-        self._granule = math.lcm(*(codec.granule for codec in codecs.values()))
+        self._granule = granule(codecs)
         self._sequence = 0
         self._plans: dict[tuple[int, int], list[tuple[int, tuple[Portion, ...]]]] = {}
         self._lines = _join_lines(topology, group, timeout, device)
@@ -62,17 +62,14 @@ class Staged:
         self._orders = [axes[turn:] + axes[:turn] for turn in range(len(axes) if rotate else 1)]
         self._lanes = [self._lane(order, device) for order in self._orders]
 
-    def __call__(
-        self, flat: Tensor, divisor: int, seed: int, residuals: Mapping[str, Residual], measured: int | None
-    ) -> Job:
+    def __call__(self, flat: Tensor, divisor: int, seed: int, residuals: Mapping[str, Residual]) -> Job:
         """Begin to sum a one-dimensional contiguous tensor over the ranks, in place.
 
         Args:
             flat: The tensor; untouched by others until the job is done.
             divisor: By which the sum is divided.
-            seed: For the random choices of codecs; the same on every rank.
+            seed: For the random choices of codecs and of the segment whose errors are measured; the same on every rank.
             residuals: By axis, of the length that `residual_ranges` adds up to.
-            measured: Number of the segment (modulo how many there are) whose relative errors are measured.
         """
         plan = self._plan(flat.numel(), flat.itemsize)
         job = Job(len(plan))
@@ -85,8 +82,10 @@ class Staged:
                     length = portion.stop - portion.start
                     mine[axis] = residuals[axis].part(begins[axis], begins[axis] + length)
                     begins[axis] += length
-            chosen = measured is not None and measured % len(plan) == place
-            batches[turn].append(Segment(flat, held, self._sequence, seed, divisor, job, mine, chosen))
+            segment = Segment(
+                flat, held, self._sequence, seed << _SEED_BITS, divisor, job, mine, seed % len(plan) == place
+            )
+            batches[turn].append(segment)
             self._sequence += 1
         for lane, batch in zip(self._lanes, batches, strict=True):
             lane.submit(batch)
@@ -94,13 +93,23 @@ class Staged:
 
     def residual_ranges(self, axis: str, count: int, itemsize: int) -> list[Range]:
         """The elements of a tensor of `count` that this rank encodes along `axis`, in the order of its residual."""
-        if axis not in self._lines:
-            return []
-        ranges = []
+        return [(held.start, held.stop) for _, held in self._portions(axis, count, itemsize)]
+
+    def owned_ranges(self, axis: str, count: int, itemsize: int) -> list[Range]:
+        """Those among them that are this rank's when the ranks that encode along `axis` share the tensor out."""
+        return [
+            held.own
+            for later, held in self._portions(axis, count, itemsize)
+            if all(self._steps[other].position == 0 for other in later)
+        ]
+
+    def _portions(self, axis: str, count: int, itemsize: int) -> Iterator[tuple[list[str], Portion]]:
+        """For every segment: the axes that come after `axis`, and what this rank holds before it."""
         for turn, held in self._plan(count, itemsize):
-            portion = held[self._orders[turn].index(axis)]
-            ranges.append((portion.start, portion.stop))
-        return ranges
+            order = self._orders[turn]
+            if axis in order:
+                depth = order.index(axis)
+                yield order[depth + 1 :], held[depth]
 
     @property
     def meters(self) -> list[Meter]:
@@ -148,6 +157,9 @@ class Staged:
                 for place, (start, stop) in enumerate(ranges)
             ]
         return self._plans[count, itemsize]
+
+
+_SEED_BITS = 34  # below them, codecs tell positions within a tensor apart
 
 
 def _join_lines(

@@ -1,8 +1,9 @@
 """What the communication costs: bytes, seconds and relative errors, by axis."""
 
+import math
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -27,9 +28,11 @@ class Meter:
     encoding: float = 0.0
     decoding: float = 0.0
     waiting: float = 0.0
+    errors: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.errors: list[tuple[Tensor, Tensor]] = []
+    def reset(self) -> None:
+        self.sent, self.encoding, self.decoding, self.waiting = 0, 0.0, 0.0, 0.0
+        self.errors.clear()
 
     def timed_arrivals(self, exchange: Exchange) -> Iterator[int]:
         """`exchange.arrivals()`, with the time that waiting took added to `waiting`."""
@@ -38,3 +41,45 @@ class Meter:
             self.waiting += time.perf_counter() - begun
             yield place
             begun = time.perf_counter()
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What reductions cost a rank along one axis.
+
+    Attributes:
+        sent: Bytes that it sent.
+        encoding: Seconds.
+        decoding: Seconds.
+        waiting: Seconds spent waiting for peers, added up over the stages that wait at the same time.
+        error: Relative error of what was measured: norm of what encoding lost over the norm of what was encoded. None
+            where nothing was.
+    """
+
+    sent: int
+    encoding: float
+    decoding: float
+    waiting: float
+    error: float | None
+
+
+def traffic(meters: Iterable[Meter]) -> dict[str, Traffic]:
+    """Read the meters, by axis, and set them back."""
+    by_axis: dict[str, list[Meter]] = {}
+    for meter in meters:
+        by_axis.setdefault(meter.axis, []).append(meter)
+    return {axis: _added(group) for axis, group in by_axis.items()}
+
+
+def _added(meters: Sequence[Meter]) -> Traffic:
+    lost, encoded = (sum(float(pair[side]) for meter in meters for pair in meter.errors) for side in (0, 1))
+    added = Traffic(
+        sent=sum(meter.sent for meter in meters),
+        encoding=sum(meter.encoding for meter in meters),
+        decoding=sum(meter.decoding for meter in meters),
+        waiting=sum(meter.waiting for meter in meters),
+        error=math.sqrt(lost / encoded) if encoded > 0 else None,
+    )
+    for meter in meters:
+        meter.reset()
+    return added

@@ -557,4 +557,4 @@ class TestOneProcess:
         assert reducer.state_dict() == {}
         reducer.load_state_dict({})
         with pytest.raises(RuntimeError, match="residuals"):
-            reducer.load_state_dict({"residuals": 1})
+            reducer.load_state_dict({"residuals": {"node": {"weight": {"spans": [[0, 1]], "values": torch.ones(1)}}}})
