@@ -36,15 +36,21 @@ def block_scale(amax_R: Tensor, steps: float, *, covers: bool = False) -> Tensor
 
 
 def reciprocal(scale_R: Tensor) -> Tensor:
-    """1 / scale; 0 for a scale of 0 or NaN."""
-    return torch.where(scale_R > 0, 1 / scale_R, 0.0)
+    """1 / scale; 0 where that would overflow, and for NaN."""
+    return torch.where(scale_R >= _SMALLEST, scale_R.reciprocal(), 0.0)
+
+
+def numbers(scaled_RPK: Tensor) -> Tensor:
+    """The same with 0 for NaN, which as an integer is one thing to one instruction and another to the next."""
+    return torch.where(scaled_RPK == scaled_RPK, scaled_RPK, 0.0)
 
 
 def bits(codes_RK: Tensor, planes: int) -> Tensor:
     """The codes [R, P, K] int32 of P planes that are packed into bytes."""
     width = 8 // planes
     shifts_P1 = torch.arange(0, 8, width, dtype=torch.int32, device=codes_RK.device)[:, None]
-    return (codes_RK.to(torch.int32)[:, None] >> shifts_P1) & (2**width - 1)
+    shifted_RPK = codes_RK.to(torch.int32)[:, None] >> shifts_P1
+    return shifted_RPK.bitwise_and(2**width - 1)
 
 
 def check_block(block: int) -> None:
@@ -85,6 +91,7 @@ class Blocks:
 
     def encode(self, kernels: Kernels, values: Tensor, payload: Tensor, error: Tensor | None, seed: int | None) -> None:
         """Lead the encoding kernels over values [n]; with a seed they get keys."""
+        self._pad(payload, values.numel())
         for part in self._parts(values.numel()):
             values_RPK, coded = self._shaped(values, part), self._coded(payload, values.numel(), part)
             keys = () if seed is None else (row_keys(seed, part.rows, part.first, values.device),)
@@ -113,6 +120,13 @@ class Blocks:
         kernels.encode_error.prepare(values, scales, codes, error, *keys)
         kernels.decode.prepare(scales, codes, out)
         kernels.decode_add.prepare(scales, codes, out)
+
+    def _pad(self, payload: Tensor, count: int) -> None:
+        """Zero what no scale and no code is written to."""
+        scales = 2 * -(-count // self.block)
+        codes = (count // self.block * self.block + self._short(count)) // self.planes
+        payload[scales : padded(scales)].zero_()
+        payload[padded(scales) + codes :].zero_()
 
     def _short(self, count: int) -> int:
         return -(-(count % self.block) // 8) * 8

@@ -53,10 +53,10 @@ class Codec(ABC):
     def decode_add(self, payload: Tensor, out: Tensor) -> None:
         """Add the payload's values to out [n]: the bits of out + decoded."""
 
-    def prepare(self, device: torch.device | str = "cpu") -> None:
-        """Compile what pays on the device, once a process (seconds when the machine does it for the first time).
+    def prepare(self, device: torch.device | str = "cpu") -> None:  # noqa: B027 - some have nothing to compile
+        """Compile what pays on the device, once a process (some ten seconds the first time on a machine).
 
-        Without it, or without a C++ compiler, the same functions run uncompiled, several times slower, with the same bits.
+        Without it, or without a C++ compiler, the same functions run uncompiled: several times slower, the same bits.
         """
 
     def check(self, values: Tensor, payload: Tensor, error: Tensor | None = None) -> None:
@@ -78,5 +78,6 @@ class Codec(ABC):
             )
         if payload.storage_offset() % ALIGNMENT:
             raise CodecError(
-                f"{self.name}: payloads begin at multiples of {ALIGNMENT} bytes, found offset {payload.storage_offset()}"
+                f"{self.name}: payloads begin at multiples of {ALIGNMENT} bytes of their storage, "
+                f"found {payload.storage_offset()}"
             )

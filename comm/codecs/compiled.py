@@ -5,13 +5,14 @@ import threading
 import types
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-_TILE = 65_536  # elements that uncompiled functions take at a time on a CPU: what is between two of their steps stays in the cache
+_TILE = 65_536  # elements that uncompiled functions take at a time on a CPU: what lies between two steps stays cached
 _ROWS = 64  # below, calling compiled code costs more than it saves
-_OPTIONS = {
+_OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
     "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
     "emulate_precision_casts": True,  # a value rounded to bfloat16 and back is the rounded one
 }
@@ -24,7 +25,7 @@ class Kernel:
 
     Compiled for rows of given sizes, any number of them: no guards are checked at a call, and the tensors may lie
     anywhere. Inductor neither contracts multiply-adds nor reorders anything but maxima and sums of whole numbers here,
-    so both ways give the same bits; prepare checks that on its example, tests/comm/codecs on many.
+    so both ways give the same bits, but for the sign of NaN; prepare checks that on its example, the tests on more.
     """
 
     def __init__(self, function: Callable[..., None]) -> None:

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gradwire.comm.codecs.blocks import Blocks, Kernels, block_scale, check_block, reciprocal
+from gradwire.comm.codecs.blocks import Blocks, Kernels, block_scale, check_block, numbers, reciprocal
 from gradwire.comm.codecs.codec import Codec
 from gradwire.comm.errors import CodecError
 
@@ -19,8 +19,8 @@ _DTYPES = MappingProxyType({"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5
 def _round(values_R1K: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     largest = torch.finfo(dtype).max
     scale_R = block_scale(values_R1K.abs().amax((1, 2)), largest)
-    scaled_RK = (values_R1K * reciprocal(scale_R)[:, None, None])[:, 0].clamp(-largest, largest)
-    return scale_R, scaled_RK.to(dtype)
+    scaled_R1K = numbers(values_R1K * reciprocal(scale_R)[:, None, None])
+    return scale_R, scaled_R1K[:, 0].clamp(-largest, largest).to(dtype)
 
 
 def _encode(values_R1K: Tensor, scales_R: Tensor, codes_RK: Tensor) -> None:
@@ -49,7 +49,7 @@ _KERNELS = MappingProxyType({name: Kernels.of(_encode, _encode_error, _decode, _
 
 @dataclass(frozen=True)
 class Fp8(Codec):
-    """A block's scale times a float of eight bits: less exact than int8 where values are alike, more where they are not.
+    """A block's scale times a float of eight bits: exacter than int8 where values differ widely.
 
     Args:
         format: e4m3 (three bits of fraction, range 2^-9 … 448) or e5m2 (two bits, 2^-16 … 57344).

@@ -1,7 +1,8 @@
-"""A rotation that spreads large values: random signs, then Walsh–Hadamard transforms across rows of a tensor.
+"""A rotation that spreads large values: random signs, then Walsh–Hadamard transforms of strided values.
 
-Rows are taken 128 at a time, what remains in powers of two; each column of such a group is transformed by itself. So
-all steps add and subtract whole rows, in an order that is part of the format: every machine gets the same bits.
+A tensor is taken as rows of a block's length, 128 rows at a time and what remains in powers of two. Each column of such
+a group is transformed by itself, and columns are laid one after the other, so that the values of a block are alike. All
+steps add and subtract whole rows, in an order that is part of the format: every machine gets the same bits.
 The way there is divided by the number of rows, so it cannot overflow; the way back can, past 2^121.
 """
 
@@ -22,6 +23,7 @@ def rotate(values: Tensor, row: int) -> Tensor:
     for group_GK in _groups(rotated, row):
         group_GK.mul_(_signs(group_GK) / group_GK.shape[0])
         _transform(group_GK)
+        group_GK.view(row, -1).copy_(group_GK.t().clone(memory_format=torch.contiguous_format))
     return rotated
 
 
@@ -29,6 +31,7 @@ def rotate_back(values: Tensor, row: int) -> Tensor:
     """The inverse of rotate: a copy."""
     back = values.clone()
     for group_GK in _groups(back, row):
+        group_GK.copy_(group_GK.view(row, -1).t().clone(memory_format=torch.contiguous_format))
         _transform(group_GK)
         group_GK.mul_(_signs(group_GK))
     return back

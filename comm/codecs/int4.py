@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.comm.codecs.blocks import Blocks, Kernels, bits, block_scale, check_block, reciprocal
+from gradwire.comm.codecs.blocks import Blocks, Kernels, bits, block_scale, check_block, numbers, reciprocal
 from gradwire.comm.codecs.codec import Codec
 from gradwire.comm.codecs.compiled import Kernel
 from gradwire.comm.codecs.hadamard import rotate, rotate_back
@@ -18,21 +18,21 @@ _NEAREST_STEPS = 7.5  # rounding cuts the largest value by half a step, no more 
 
 def _nearest(values_R2K: Tensor) -> tuple[Tensor, Tensor]:
     scale_R = block_scale(values_R2K.abs().amax((1, 2)), _NEAREST_STEPS)
-    return scale_R, (values_R2K * reciprocal(scale_R)[:, None, None]).round().clamp(-_LARGEST, _LARGEST)
+    exact_R2K = numbers(values_R2K * reciprocal(scale_R)[:, None, None])
+    return scale_R, exact_R2K.round().clamp(-_LARGEST, _LARGEST)
 
 
 def _stochastic(values_R2K: Tensor, keys_R: Tensor) -> tuple[Tensor, Tensor]:
     scale_R = block_scale(values_R2K.abs().amax((1, 2)), _LARGEST, covers=True)
     columns_2K = torch.arange(values_R2K.shape[1] * values_R2K.shape[2], dtype=torch.int32, device=values_R2K.device)
     random_R2K = uniform(keys_R[:, None, None], columns_2K.view(values_R2K.shape[1:]))
-    exact_R2K = values_R2K * reciprocal(scale_R)[:, None, None]
+    exact_R2K = numbers(values_R2K * reciprocal(scale_R)[:, None, None])
     return scale_R, (exact_R2K + random_R2K).floor().clamp(-_LARGEST, _LARGEST)
 
 
 def _pack(steps_R2K: Tensor) -> Tensor:
-    """In floats, which hold whole numbers of a byte exactly and are the faster lanes. NaN becomes any byte."""
-    packed_RK = steps_R2K[:, 0] + 16 * steps_R2K[:, 1] + 136
-    return packed_RK.clamp(0, 255).to(torch.uint8)
+    """In floats, which hold the whole numbers of a byte exactly and fill vector registers."""
+    return (steps_R2K[:, 0] + 16 * steps_R2K[:, 1] + 136).to(torch.uint8)
 
 
 def _unpack(codes_RK: Tensor, scales_R: Tensor) -> Tensor:

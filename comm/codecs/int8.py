@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gradwire.comm.codecs.blocks import Blocks, Kernels, block_scale, check_block, reciprocal
+from gradwire.comm.codecs.blocks import Blocks, Kernels, block_scale, check_block, numbers, reciprocal
 from gradwire.comm.codecs.codec import Codec
 from gradwire.comm.codecs.compiled import Kernel
 from gradwire.comm.codecs.rounding import Rounding, check_rounding, uniform
@@ -19,13 +19,13 @@ def _amax(values_R1K: Tensor) -> Tensor:
 
 
 def _nearest(values_R1K: Tensor, scale_R: Tensor) -> Tensor:
-    return (values_R1K * reciprocal(scale_R)[:, None, None]).round().clamp(-_STEPS, _STEPS)
+    return numbers(values_R1K * reciprocal(scale_R)[:, None, None]).round().clamp(-_STEPS, _STEPS)
 
 
 def _stochastic(values_R1K: Tensor, scale_R: Tensor, keys_R: Tensor) -> Tensor:
     columns_K = torch.arange(values_R1K.shape[2], dtype=torch.int32, device=values_R1K.device)
-    below_R1K = values_R1K * reciprocal(scale_R)[:, None, None] + uniform(keys_R[:, None, None], columns_K)
-    return below_R1K.floor().clamp(-_STEPS, _STEPS)
+    exact_R1K = numbers(values_R1K * reciprocal(scale_R)[:, None, None])
+    return (exact_R1K + uniform(keys_R[:, None, None], columns_K)).floor().clamp(-_STEPS, _STEPS)
 
 
 def _encode(values_R1K: Tensor, scales_R: Tensor, codes_RK: Tensor) -> None:

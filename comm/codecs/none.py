@@ -20,13 +20,13 @@ class NoCodec(Codec):
 
     def encode(self, values: Tensor, payload: Tensor, *, seed: int = 0, error: Tensor | None = None) -> None:
         self.check(values, payload, error)
-        payload.copy_(values.view(torch.uint8))
+        payload.view(torch.float32).copy_(values)
         if error is not None:
             error.zero_()
 
     def decode(self, payload: Tensor, out: Tensor) -> None:
         self.check(out, payload)
-        out.view(torch.uint8).copy_(payload)
+        out.copy_(payload.view(torch.float32))
 
     def decode_add(self, payload: Tensor, out: Tensor) -> None:
         self.check(out, payload)

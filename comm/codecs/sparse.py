@@ -27,7 +27,7 @@ class SparseCodec(Protocol):
     def ratio(self) -> float: ...
 
     def positions(self, payload: Tensor, count: int) -> Tensor:
-        """Where the values of the payload of `count` values were taken from: int64, each once or a zero's more often."""
+        """Where the payload of `count` values has values other than zero: int64, ascending."""
         ...
 
 

@@ -73,8 +73,9 @@ class TopK(Codec):
         return candidates[chosen.sort().values]
 
     def positions(self, payload: Tensor, count: int) -> Tensor:
-        """Where the payload's values belong: int64 [kept]; zeros that fill it up at the start of the last stretch."""
-        return self._entries(count).read(payload)[0]
+        """Where the payload has values other than zero: ascending, int64, at most as many as are kept."""
+        positions, decoded = self._entries(count).read(payload)
+        return positions[decoded != 0]
 
     def decode(self, payload: Tensor, out: Tensor) -> None:
         self.decode_add(payload, out.zero_())
