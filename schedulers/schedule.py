@@ -8,14 +8,16 @@ A schedule gives a factor; a number before it gives the factor its unit, and `th
 import copy
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Self
 
 from gradwire.schedulers.arguments import checked, is_finite
 from gradwire.schedulers.duration import Duration
 from gradwire.schedulers.errors import PlanError, ScheduleError
 from gradwire.schedulers.horizon import Progress
-from gradwire.schedulers.trajectory import last_not_negative, trace, whole_batch
+from gradwire.schedulers.trajectory import last_not_negative, trace
 
 
 class Schedule(ABC):
@@ -31,6 +33,13 @@ class Schedule(ABC):
     @abstractmethod
     def value(self, at: Progress) -> float:
         """The factor for one update. At and after the end of the piece it is what the schedule ends on."""
+
+    def along(self, at: Progress) -> Callable[[int], float]:
+        """The values over the piece that `at` lies in, as a function of `start`, for updates that end where they start.
+
+        A schedule may override it to compute once what all of its values share: long runs look at many of them.
+        """
+        return lambda start: self.value(Progress(start, start, at.total, at.horizon, at.offset, at.peak))
 
     def decay(self, at: Progress) -> float:
         """What a learning rate has come down to from its peak, 0 to 1: 1.0 while it rises or stays.
@@ -71,19 +80,28 @@ class Schedule(ABC):
         object.__setattr__(other, "length", length)
         return other
 
-    def settled(self, at: Progress) -> "Schedule":
+    def settled(self, at: Progress, before: "Schedule | None" = None) -> "Schedule":
         """As a batch schedule: the same with a length in updates turned into samples.
 
         How many updates fit into a piece depends on the sizes, which may depend on the piece's length. Stretching
         the piece never lets fewer updates fit, so the longest one that takes no more updates is searched for.
+
+        Args:
+            at: The start of the piece.
+            before: What it settled to in a run of another length, which is tried first.
         """
         if self.length is None or Duration.parse(self.length).unit != "updates":
             return self
         wanted = Duration.parse(self.length).amount
 
+        @cache
         def excess(samples: int) -> float:
             return wanted - _updates_in(self.with_length(Duration(samples, "samples")), at, samples)
 
+        if before is not None and before.length is not None:
+            length = round(Duration.parse(before.length).amount)
+            if excess(length) >= 0 > excess(length + 1):
+                return before
         low = math.floor(wanted * at.horizon.granule)  # no update is smaller than a granule
         high = max(2 * low, 1)
         while excess(high) >= 0:
@@ -111,8 +129,9 @@ def _updates_in(schedule: Schedule, at: Progress, samples: int) -> float:
         return Progress(start, start, at.total, at.horizon, at.offset, at.peak)
 
     trajectory = trace(
-        lambda start: whole_batch(schedule.value(piece(start)), at.horizon.granule),
+        schedule.along(at),
         lambda start: schedule.monotone_until(piece(start)),
+        granule=at.horizon.granule,
         samples=samples,
     )
     last = trajectory.firsts[-1]
@@ -136,6 +155,9 @@ class Constant(Schedule):
 
     def value(self, at: Progress) -> float:
         return 1.0
+
+    def along(self, at: Progress) -> Callable[[int], float]:
+        return lambda start: 1.0
 
     def monotone_until(self, at: Progress) -> float:
         return math.inf
@@ -166,13 +188,16 @@ class Times(Schedule):
         object.__setattr__(self, "measures", self.schedule.measures)
 
     def value(self, at: Progress) -> float:
-        factor = self.schedule.value(at.times(self.number))
-        if not is_finite(factor) or factor < 0:
-            raise ScheduleError(
-                f"{type(self.schedule).__name__} gives {factor!r} after {at.start} samples: a schedule's value is a "
-                "finite number from 0 on"
-            )
-        return self.number * factor
+        return self.number * self._usable(self.schedule.value(at.times(self.number)), at.start)
+
+    def along(self, at: Progress) -> Callable[[int], float]:
+        number, factor_at, usable = self.number, self.schedule.along(at.times(self.number)), self._usable
+
+        def value_at(start: int) -> float:
+            factor = factor_at(start)
+            return number * (factor if type(factor) is float and 0.0 <= factor < math.inf else usable(factor, start))
+
+        return value_at
 
     def decay(self, at: Progress) -> float:
         return self.schedule.decay(at.times(self.number))
@@ -188,6 +213,14 @@ class Times(Schedule):
 
     def with_length(self, length: Duration) -> "Times":
         return Times(self.number, self.schedule.with_length(length))
+
+    def _usable(self, factor: float, start: int) -> float:
+        if not is_finite(factor) or factor < 0:
+            raise ScheduleError(
+                f"{type(self.schedule).__name__} gives {factor!r} after {start} samples: a schedule's value is a "
+                "finite number from 0 on"
+            )
+        return factor
 
 
 @checked(ScheduleError)
@@ -224,6 +257,12 @@ class Joined(Schedule):
         schedule, piece, _ = self._piece(at)
         return schedule.value(piece)
 
+    def along(self, at: Progress) -> Callable[[int], float]:
+        cut = at.to_samples(self.cut)
+        piece, rest = at.piece(0, cut), at.piece(cut, at.total)
+        first, following, left = self.first.along(piece), self.following.along(rest), rest.total
+        return lambda start: first(start) if start < cut else following(min(start - cut, left))
+
     def decay(self, at: Progress) -> float:
         """As in the piece that governs the update; a piece with a lower peak than those before it starts from there."""
         schedule, piece, _ = self._piece(at)
@@ -244,10 +283,11 @@ class Joined(Schedule):
     def peaks(self) -> tuple[float, ...]:
         return self.first.peaks() + self.following.peaks()
 
-    def settled(self, at: Progress) -> "Joined":
-        halfway = Joined(self.first.settled(at), self.following)
+    def settled(self, at: Progress, before: Schedule | None = None) -> "Joined":
+        known = before if isinstance(before, Joined) else None
+        halfway = Joined(self.first.settled(at, known and known.first), self.following)
         rest = at.piece(at.to_samples(halfway.cut), at.total)
-        return Joined(halfway.first, self.following.settled(rest))
+        return Joined(halfway.first, self.following.settled(rest, known and known.following))
 
     def then(self, following: Schedule) -> "Joined":
         return Joined(self.first, self.following.then(following))

@@ -1,6 +1,8 @@
 """Batch sizes of a run whose length is known, and the length of a run that is given in updates."""
 
+import math
 from dataclasses import dataclass, replace
+from functools import cache
 
 from gradwire.schedulers.duration import Duration
 from gradwire.schedulers.errors import PlanError, about
@@ -25,7 +27,8 @@ class Sizes:
 
     def at(self, samples: int) -> int:
         """Planned size of the update that starts after so many samples."""
-        return _size_at(self.schedule, self.horizon, samples)
+        place = Progress(samples, samples, self.horizon.total, self.horizon)
+        return whole_batch(self.schedule.value(place), self.horizon.granule)
 
 
 def follow(schedule: Schedule, run_length: Duration, horizon: Horizon) -> Sizes:
@@ -55,8 +58,14 @@ def follow(schedule: Schedule, run_length: Duration, horizon: Horizon) -> Sizes:
         return _followed(schedule, replace(horizon, total=total), samples=total)
     _refuse_empty(run_length.amount, run_length)
 
+    settled: Schedule | None = None
+
+    @cache
     def of(total: int) -> Sizes:
-        return _followed(schedule, replace(horizon, total=total), updates=run_length.amount)
+        nonlocal settled
+        found = _followed(schedule, replace(horizon, total=total), updates=run_length.amount, before=settled)
+        settled = found.schedule
+        return found
 
     low = max(int(run_length.amount) * horizon.granule, 1)  # no update is smaller than a granule
     first = of(low).trajectory.samples
@@ -74,20 +83,23 @@ def follow(schedule: Schedule, run_length: Duration, horizon: Horizon) -> Sizes:
 
 
 def _followed(
-    schedule: Schedule, horizon: Horizon, *, samples: int | None = None, updates: float = float("inf")
+    schedule: Schedule,
+    horizon: Horizon,
+    *,
+    samples: int | None = None,
+    updates: float = math.inf,
+    before: Schedule | None = None,
 ) -> Sizes:
-    settled = schedule.settled(Progress(0, 0, horizon.total, horizon))
+    begin = Progress(0, 0, horizon.total, horizon)
+    settled = schedule.settled(begin, before)
     trajectory = trace(
-        lambda start: _size_at(settled, horizon, start),
+        settled.along(begin),
         lambda start: settled.monotone_until(Progress(start, start, horizon.total, horizon)),
+        granule=horizon.granule,
         samples=samples,
         updates=updates,
     )
     return Sizes(settled, horizon, trajectory)
-
-
-def _size_at(schedule: Schedule, horizon: Horizon, samples: int) -> int:
-    return whole_batch(schedule.value(Progress(samples, samples, horizon.total, horizon)), horizon.granule)
 
 
 def _refuse_empty(amount: float, run_length: Duration) -> None:

@@ -60,31 +60,37 @@ class Trajectory:
 
 
 def trace(
-    size_at: Callable[[int], int],
+    value_at: Callable[[int], float],
     monotone_until: Callable[[int], float],
     *,
+    granule: int = 1,
     samples: int | None = None,
     updates: float = math.inf,
 ) -> Trajectory:
     """Follow a batch-size schedule from the first sample on.
 
     Args:
-        size_at: Batch size of the update that starts after so many samples; at least 1.
+        value_at: Batch size, before it is rounded to granules, of the update that starts after so many samples.
         monotone_until: Up to which sample (exclusive) sizes only rise or only fall, seen from a sample.
+        granule: Batches are multiples of so many samples.
         samples: Where to stop; the last update is cut to fit. None for no such limit.
         updates: How many updates to follow at most; a fraction cuts the last update. One of the limits must be given.
     """
     starts, firsts, sizes = [], [], []
-    seen, done, count = 0, 0, 1
+    seen, done, until = 0, 0, 0.0
+    value, guess = value_at(0), _Guess(granule)
     while done < updates and (samples is None or seen < samples):
-        size = size_at(seen)
+        size = whole_batch(value, granule)
         left = updates - done if samples is None else min(updates - done, -((seen - samples) // size))
-        ahead = max(monotone_until(seen) - seen, 1)
-        count = _equal_updates(size_at, seen, size, math.ceil(min(left, ahead / size)), count)
+        if seen >= until:
+            until = monotone_until(seen)
+        most = math.ceil(min(left, max(until - seen, 1) / size))
+        count, following = _equal_updates(value_at, granule, seen, size, most, guess.updates(seen, value, size))
         starts.append(seen)
         firsts.append(done)
         sizes.append(size)
         seen, done = seen + count * size, done + count
+        value = value_at(seen) if following is None else following
     if done > updates:  # the last update is only a part of one
         cut = round((done - updates) * sizes[-1])
         seen -= cut
@@ -95,26 +101,46 @@ def trace(
     return Trajectory(tuple(starts), tuple(firsts), tuple(sizes), seen if samples is None else min(seen, samples), done)
 
 
-def _equal_updates(size_at: Callable[[int], int], start: int, size: int, most: int, guess: int) -> int:
-    """How many updates from here on, up to `most`, have this size; sizes are monotone as far as that reaches."""
+class _Guess:
+    """How many updates a plateau will have, from the values at its start and at that of the plateau before it."""
 
-    def equal(count: int) -> bool:
-        return size_at(start + (count - 1) * size) == size
+    def __init__(self, granule: int) -> None:
+        self._half = granule / 2
+        self._start, self._value = 0, math.nan
 
-    if equal(most):
-        return most
-    low, high, step = 1, most, 1  # equal at low, not at high
-    probe = min(guess, most - 1)
-    while low < probe < high:  # from the guess on in growing steps, until the end of the plateau lies between two
-        if equal(probe):
+    def updates(self, start: int, value: float, size: int) -> float:
+        """The guess for the plateau that starts here: at least 1, and infinite where nothing is known."""
+        rise, way = value - self._value, start - self._start
+        self._start, self._value = start, value
+        if not rise or math.isnan(rise):  # the first plateau
+            return math.inf
+        if value == size:  # stairs, so far: as wide as the last one
+            return max(way // size, 1)
+        edge = size + self._half if rise > 0 else size - self._half
+        return max((edge - value) / rise * way // size + 1, 1)
+
+
+def _equal_updates(
+    value_at: Callable[[int], float], granule: int, start: int, size: int, most: int, guess: float
+) -> tuple[int, float | None]:
+    """How many updates from here on, up to `most`, have this size, and the value after them if it was looked at.
+
+    Sizes are monotone as far as `most` reaches. Looks at the guess first, then in growing steps from there until the
+    end of the plateau lies between two places, then halves.
+    """
+    low, high, step = 1, most + 1, 1  # equal at low, not at high
+    probe, after = int(min(guess + 1, most)), None  # one more than guessed: it is the next plateau's first
+    while high - low > 1:
+        value = value_at(start + (probe - 1) * size)
+        if max(granule, granule * round(value / granule)) == size:
             low, probe = probe, probe + step
         else:
-            high, probe = probe, probe - step
-        step *= 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if equal(middle) else (low, middle)
-    return low
+            high, after, probe = probe, value, probe - step
+        if not low < probe < high:
+            probe = (low + high) // 2
+        else:
+            step *= 2
+    return low, after
 
 
 def last_not_negative(excess: Callable[[int], float], low: int, high: int) -> int:

@@ -1,6 +1,7 @@
 """Batch size that grows in steps of its own making, up to the full batch."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gradwire.schedulers.arguments import checked
@@ -38,11 +39,12 @@ class Ramp(Schedule):
         object.__setattr__(self, "length", Duration.parse(self.length))
 
     def value(self, at: Progress) -> float:
-        length = at.to_samples(self.length)
-        if at.start >= length:
-            return 1.0
-        steps = self._steps(at)
-        return (self.start + self.increment * (at.start * steps // length)) / at.peak
+        return self.along(at)(at.start)
+
+    def along(self, at: Progress) -> Callable[[int], float]:
+        length, steps, peak = at.to_samples(self.length), self._steps(at), at.peak
+        first, increment = self.start, self.increment
+        return lambda start: 1.0 if start >= length else (first + increment * (start * steps // length)) / peak
 
     def monotone_until(self, at: Progress) -> float:
         return math.inf

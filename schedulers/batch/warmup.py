@@ -1,6 +1,7 @@
 """Batch size that grows with every update."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gradwire.schedulers.arguments import checked
@@ -38,11 +39,13 @@ class LinearWarmup(Schedule):
             object.__setattr__(self, "start", parse_size("start of a batch warm-up", self.start))
 
     def value(self, at: Progress) -> float:
+        return self.along(at)(at.start)
+
+    def along(self, at: Progress) -> Callable[[int], float]:
         length = at.to_samples(self.length)
-        if at.start >= length:
-            return 1.0
-        start = 0.0 if self.start is None else at.to_samples(as_duration(self.start)) / at.peak
-        return start + (1 - start) * (at.start / length)
+        first = 0.0 if self.start is None else at.to_samples(as_duration(self.start)) / at.peak
+        way = 1 - first
+        return lambda start: 1.0 if start >= length else first + way * (start / length)
 
     def monotone_until(self, at: Progress) -> float:
         return math.inf

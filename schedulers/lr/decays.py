@@ -5,7 +5,7 @@ Those with a `length` take it, or what is left of the run where it is null, and 
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gradwire.schedulers.arguments import checked
@@ -40,7 +40,11 @@ class LinearDecay(Schedule):
         _parse_length(self)
 
     def value(self, at: Progress) -> float:
-        return down_to(self.floor, left(at, self.length))
+        return self.along(at)(at.start)
+
+    def along(self, at: Progress) -> Callable[[int], float]:
+        share, floor = left(at, self.length), self.floor
+        return lambda start: down_to(floor, share(start))
 
     def monotone_until(self, at: Progress) -> float:
         return math.inf
@@ -69,7 +73,11 @@ class Cosine(Schedule):
         _parse_length(self)
 
     def value(self, at: Progress) -> float:
-        return down_to(self.floor, (1 + math.cos(math.pi * (1 - left(at, self.length)))) / 2)
+        return self.along(at)(at.start)
+
+    def along(self, at: Progress) -> Callable[[int], float]:
+        share, floor = left(at, self.length), self.floor
+        return lambda start: down_to(floor, (1 + math.cos(math.pi * (1 - share(start)))) / 2)
 
     def monotone_until(self, at: Progress) -> float:
         return math.inf
@@ -99,8 +107,12 @@ class QuarterCosine(Schedule):
         _parse_length(self)
 
     def value(self, at: Progress) -> float:
+        return self.along(at)(at.start)
+
+    def along(self, at: Progress) -> Callable[[int], float]:
+        share, floor = left(at, self.length), self.floor
         # sin(π/2·left) is cos(π/2·s/T) and exactly 0 at the end.
-        return down_to(self.floor, math.sin(math.pi / 2 * left(at, self.length)))
+        return lambda start: down_to(floor, math.sin(math.pi / 2 * share(start)))
 
     def monotone_until(self, at: Progress) -> float:
         return math.inf
@@ -133,7 +145,11 @@ class Polynomial(Schedule):
         _parse_length(self)
 
     def value(self, at: Progress) -> float:
-        return down_to(self.floor, left(at, self.length) ** self.power)
+        return self.along(at)(at.start)
+
+    def along(self, at: Progress) -> Callable[[int], float]:
+        share, floor, power = left(at, self.length), self.floor, self.power
+        return lambda start: down_to(floor, share(start) ** power)
 
     def monotone_until(self, at: Progress) -> float:
         return math.inf
@@ -164,8 +180,11 @@ class InverseSquareRoot(Schedule):
             )
 
     def value(self, at: Progress) -> float:
+        return self.along(at)(at.start)
+
+    def along(self, at: Progress) -> Callable[[int], float]:
         timescale = max(at.to_samples(self.timescale), 1)
-        return math.sqrt(timescale / (timescale + at.start))
+        return lambda start: math.sqrt(timescale / (timescale + start))
 
     def monotone_until(self, at: Progress) -> float:
         return math.inf

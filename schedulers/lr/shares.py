@@ -1,5 +1,7 @@
 """Shares of the peak and of a piece of the run, which the learning-rate schedules are made of."""
 
+from collections.abc import Callable
+
 from gradwire.schedulers.duration import Duration
 from gradwire.schedulers.errors import ScheduleError
 from gradwire.schedulers.horizon import Progress
@@ -20,10 +22,10 @@ def down_to(floor: float, share: float) -> float:
     return floor + (1 - floor) * share
 
 
-def left(at: Progress, length: Duration | str | None = None) -> float:
-    """The share of a piece, or of its first `length`, that is left when the update starts: 1 down to 0."""
+def left(at: Progress, length: Duration | str | None = None) -> Callable[[int], float]:
+    """The share of a piece, or of its first `length`, that is left when an update starts: 1 down to 0."""
     whole = at.total if length is None else at.to_samples(length)
-    return max(whole - at.start, 0) / whole if whole else 0.0
+    return lambda start: (whole - start) / whole if start < whole else 0.0
 
 
 def last_samples(at: Progress, duration: Duration | str) -> int:
