@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.paired import compare
+from gradwire.comm.benchmark.paired import compare
 from gradwire.schedulers.noise_scale import NoiseScale, total
 from gradwire.trainer.models import Decoder
 from gradwire.trainer.noise import Meter, NoiseMeter

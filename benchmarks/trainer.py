@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.paired import compare
+from gradwire.comm.benchmark.paired import compare
 
 ROOT = Path(__file__).parents[1]
 WARMUP = 3

@@ -1,6 +1,6 @@
 import statistics
 
-from benchmarks.paired import compare, interval
+from gradwire.comm.benchmark.paired import compare, interval
 
 
 def test_the_interval_holds_the_median_and_narrows_with_more_rounds() -> None:

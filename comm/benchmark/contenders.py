@@ -1,14 +1,14 @@
 """What the all-reduce benchmark compares, by name.
 
-`gloo` is the backend's all_reduce; `p2p` a bare exchange between neighboring hosts of the bytes that an all-reduce must
-send, `p2p/CODEC` of a codec's bytes. Everything else is ours: `ALGORITHM[/CODEC][@SEGMENT_MB][+rotate]`, such as
-`ring`, `ring/int8`, `two_shot/int4@2`; the codec compresses the slowest axis.
+`gloo` or `nccl` is the backend's all_reduce; `p2p` a bare exchange between neighboring hosts of the bytes that an
+all-reduce must send, `p2p/CODEC` of a codec's bytes. Everything else is ours:
+`ALGORITHM[/CODEC][@SEGMENT_MB][+rotate]`, such as `ring`, `two_shot/int4@2`; the codec compresses the slowest axis.
 """
 
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,25 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gradwire.comm import AllReduce, Topology, codecs
+from gradwire.comm import codecs
+from gradwire.comm.all_reduce import AllReduce
+from gradwire.comm.telemetry import Traffic
+from gradwire.comm.topology import Topology
 
-Run = Callable[[Tensor], object]
+BACKENDS = ("gloo", "nccl")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A contender at work on this rank.
+
+    Attributes:
+        reduce: Reduces a tensor in place.
+        traffic: What that cost since it was asked last, by axis, where it is known.
+    """
+
+    reduce: Callable[[Tensor], object]
+    traffic: Callable[[], Mapping[str, Traffic]] | None = None
 
 
 @dataclass(frozen=True)
@@ -29,9 +45,20 @@ class Shape:
     ranks_per_host: int
     axes: tuple[tuple[str, int], ...]
 
+    @classmethod
+    def of(cls, topology: Topology) -> "Shape":
+        """Along the last axis that has several ranks go the slow links; those who share its position are a host."""
+        hosts = ([size for size in topology.axes.values() if size > 1] or [1])[-1]
+        return cls(hosts, topology.size // hosts, tuple(topology.axes.items()))
+
     @property
     def ranks(self) -> int:
         return self.hosts * self.ranks_per_host
+
+    @property
+    def slow_axis(self) -> str:
+        """The axis of the slow links."""
+        return next((axis for axis, size in reversed(self.axes) if size > 1), self.axes[-1][0])
 
     def payload(self, elements: int, codec: str | None) -> int:
         """Bytes that each host must send for the mean of `elements` float32 numbers of every rank."""
@@ -48,7 +75,7 @@ class Contender(ABC):
     name: str
 
     @abstractmethod
-    def make(self, shape: Shape, elements: int) -> Run:
+    def make(self, shape: Shape) -> Run:
         """Ready to run on this rank; a collective. Raises CommError where there is no such thing."""
 
     def payload(self, shape: Shape, elements: int) -> int:
@@ -67,15 +94,15 @@ class Contender(ABC):
 
 
 @dataclass(frozen=True)
-class Gloo(Contender):
+class Backend(Contender):
     """The backend's own."""
 
-    def make(self, shape: Shape, elements: int) -> Run:
-        def run(tensor: Tensor) -> None:
+    def make(self, shape: Shape) -> Run:
+        def reduce(tensor: Tensor) -> None:
             dist.all_reduce(tensor)
             tensor.div_(shape.ranks)
 
-        return run
+        return Run(reduce)
 
 
 @dataclass(frozen=True)
@@ -84,19 +111,24 @@ class PointToPoint(Contender):
 
     codec: str | None
 
-    def make(self, shape: Shape, elements: int) -> Run:
-        share = max(1, self.payload(shape, elements) // shape.ranks_per_host)
-        outgoing, incoming = torch.ones(share, dtype=torch.uint8), torch.empty(share, dtype=torch.uint8)
+    def make(self, shape: Shape) -> Run:
         rank = dist.get_rank()
         following, before = ((rank + step) % shape.ranks for step in (shape.ranks_per_host, -shape.ranks_per_host))
+        buffers: dict[int, tuple[Tensor, Tensor]] = {}
 
-        def run(tensor: Tensor) -> None:
+        def exchange(tensor: Tensor) -> None:
+            share = max(1, self.payload(shape, tensor.numel()) // shape.ranks_per_host)
+            if share not in buffers:
+                buffers.clear()
+                made = tensor.new_ones(share, dtype=torch.uint8)
+                buffers[share] = made, torch.empty_like(made)
+            outgoing, incoming = buffers[share]
             # receive first: gloo sends that are posted before the receives take turns, at half the rate
-            for work in (dist.irecv(incoming, before), dist.isend(outgoing, following)):
-                assert work is not None
+            operations = [dist.P2POp(dist.irecv, incoming, before), dist.P2POp(dist.isend, outgoing, following)]
+            for work in dist.batch_isend_irecv(operations):
                 work.wait()
 
-        return run
+        return Run(exchange)
 
     def payload(self, shape: Shape, elements: int) -> int:
         return shape.payload(elements, self.codec)
@@ -119,15 +151,16 @@ class Ours(Contender):
     segment_mb: float | None
     rotate: bool
 
-    def make(self, shape: Shape, elements: int) -> Run:
+    def make(self, shape: Shape) -> Run:
         settings: dict[str, Any] = {"algorithm": self.algorithm}
         if self.codec is not None:
-            settings["codecs"] = {shape.axes[-1][0]: self.codec}
+            settings["codecs"] = {shape.slow_axis: self.codec}
         if self.segment_mb is not None:
             settings["segment_mb"] = self.segment_mb
         if self.rotate:
             settings["rotate"] = True
-        return AllReduce(Topology(**dict(shape.axes)), **settings)
+        all_reduce = AllReduce(Topology(**dict(shape.axes)), **settings)
+        return Run(all_reduce, None if all_reduce.is_native else all_reduce.take_traffic)
 
     def payload(self, shape: Shape, elements: int) -> int:
         return shape.payload(elements, self.codec)
@@ -143,8 +176,8 @@ def contender(name: str) -> Contender:
     Raises:
         ValueError: It stands for nothing.
     """
-    if name == "gloo":
-        return Gloo(name)
+    if name in BACKENDS:
+        return Backend(name)
     match = re.fullmatch(r"(\w+)(?:/(\w+))?(?:@(\d+(?:\.\d+)?))?(\+rotate)?", name)
     if match is None:
         raise ValueError(f"{name!r} is no contender; expected gloo, p2p[/CODEC] or ALGORITHM[/CODEC][@SEGMENT_MB]")
