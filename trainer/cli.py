@@ -85,8 +85,7 @@ def plan(
         from gradwire.trainer import plan_table, plots
         from gradwire.trainer.config import compose
 
-        if png_file is not None:
-            plots.check_available()
+        _check_files(json_file, png_file)
         valid = _checked(compose(overrides or [], config_dir))
         planned = plan_table.planned(valid.config, valid.allow_targets)
         totals = plan_table.totals(valid.config, planned)
@@ -113,13 +112,7 @@ def batch_size(
     with ExitStack() as stack:
 
         def prepare() -> "Job":
-            for file in (json_file, png_file):
-                if file is not None:
-                    _check_writable(file)  # before anything was measured
-            if png_file is not None:
-                from gradwire.trainer.plots import check_available
-
-                check_available()
+            _check_files(json_file, png_file)
             job = _new_job(overrides or [], config_dir)
             folder = stack.enter_context(TemporaryDirectory(prefix="gradwire-batch-size-"))
             told = {"updates": updates, "command": typed, **arguments}
@@ -141,17 +134,17 @@ def tokenize(
         write(source, destination, tokenizer)
 
 
-def _check_writable(file: Path) -> None:
-    """Refuse a file that cannot be written, and leave it as it is.
+def _check_files(json_file: Path | None, png_file: Path | None) -> None:
+    """Refuse files that cannot be written, before anything is done for them."""
+    from gradwire.trainer.named_files import check_writable
 
-    Raises:
-        OSError: it cannot.
-    """
-    new = not file.exists()
-    with file.open("ab"):
-        pass
-    if new:
-        file.unlink()
+    for file in (json_file, png_file):
+        if file is not None:
+            check_writable(file)
+    if png_file is not None:
+        from gradwire.trainer.plots import check_available
+
+        check_available()
 
 
 def _new_job(overrides: list[str], config_dir: Path | None) -> "Job":

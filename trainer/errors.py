@@ -33,6 +33,12 @@ class NoiseError(TrainerError):
     """The gradient noise scale cannot be measured on what was given."""
 
 
+class WriteError(TrainerError):
+    """A file that the command was to write cannot be written, which showed only when the work was done."""
+
+    exit_code = 1
+
+
 class IntervalError(TrainerError):
     """Something is to happen more often than a sample is seen."""
 

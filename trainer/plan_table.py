@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gradwire.schedulers import Plan, PlanError
+from gradwire.trainer import named_files
 from gradwire.trainer.assemble import build_plan, component
 from gradwire.trainer.config.construction import argument
 from gradwire.trainer.data.feed import few_shapes, fewest_passes, passes
@@ -115,14 +116,18 @@ def to_text(planned: Outline, totals: Totals, constants: Sequence[Constant]) -> 
 
 
 def write_json(path: Path, planned: Outline, totals: Totals, constants: Sequence[Constant]) -> None:
-    """Write totals, comparisons and up to about a thousand updates."""
+    """Write totals, comparisons and up to about a thousand updates.
+
+    Raises:
+        WriteError: the file cannot be written.
+    """
     record = {
         "totals": asdict(totals),
         "constant_batch": [asdict(constant) for constant in constants],
         "measured": planned.measures,
         "points": [_entry(planned, point) for point in planned.points],
     }
-    path.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+    named_files.write(path, (json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
 
 
 def _entry(planned: Outline, point: Point) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """Pictures of plans and measurements, as PNG files. matplotlib is imported where it draws, and needs no display."""
 
 import importlib.util
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gradwire.trainer import named_files
 from gradwire.trainer.errors import MissingPackageError
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ def save_plan(path: Path, points: "Sequence[Point]", total_samples: int) -> None
 
     Raises:
         MissingPackageError: matplotlib is not installed.
+        WriteError: the file cannot be written.
     """
     figure = _figure()
     below = figure.add_subplot(2, 1, 2)
@@ -56,7 +59,7 @@ def save_plan(path: Path, points: "Sequence[Point]", total_samples: int) -> None
         axes.grid(alpha=0.25)
     above.tick_params(labelbottom=False)
     _updates_along_the_top(above, points, total_samples)
-    figure.savefig(path, format="png")
+    _save(figure, path)
 
 
 def save_batch_size(
@@ -73,6 +76,7 @@ def save_batch_size(
 
     Raises:
         MissingPackageError: matplotlib is not installed.
+        WriteError: the file cannot be written.
     """
     figure = _figure()
     left, right = figure.subplots(1, 2)
@@ -87,7 +91,7 @@ def save_batch_size(
     else:
         right.set_axis_off()
         right.text(0.5, 0.5, "no noise scale was measured", ha="center", color=_GRAY)
-    figure.savefig(path, format="png")
+    _save(figure, path)
 
 
 def _trade_off(axes: "Axes", noise_scale: float, chosen: int) -> None:
@@ -124,6 +128,12 @@ def _updates_along_the_top(axes: "Axes", points: "Sequence[Point]", total_sample
 def _closed(values: Sequence[int]) -> list[int]:
     """Values that hold until the next, with the last one's end."""
     return [*values, values[-1]]
+
+
+def _save(figure: "Figure", path: Path) -> None:
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    named_files.write(path, picture.getvalue())
 
 
 def _figure() -> "Figure":

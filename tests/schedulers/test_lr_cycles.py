@@ -136,8 +136,6 @@ def test_what_no_cycle_can_be_is_refused() -> None:
 def test_a_run_too_short_for_a_cycle_is_refused() -> None:
     with pytest.raises(PlanError, match=r"rises for 20 updates \(80 samples\), but the run has only 40 samples"):
         Plan(lr=1.0 * OneCycle("20 updates"), batch=4, run_length="10 updates")
-    with pytest.raises(
-        PlanError, match=r"decay of 6 updates \(24 samples\) do not fit together, .* only 40 samples"
-    ):
+    with pytest.raises(PlanError, match=r"decay of 6 updates \(24 samples\) do not fit together, .* only 40 samples"):
         Plan(lr=1.0 * WarmupStableDecay("5 updates", "6 updates"), batch=4, run_length="10 updates")
     Plan(lr=1.0 * WarmupStableDecay("5 updates", "5 updates"), batch=4, run_length="10 updates")

@@ -1,5 +1,6 @@
 """The command line: quick help, clear refusals, exit codes."""
 
+import os
 import subprocess
 import sys
 
@@ -85,6 +86,16 @@ def test_tokenize_writes_a_token_file(tmp_path):
     (tmp_path / "a.txt").write_text("some text\n")
     done = gradwire("tokenize", "a.txt", "a.bin", cwd=tmp_path)
     assert done.returncode == 0 and (tmp_path / "a.bin").read_bytes()[:4] == b"some"
+
+
+@pytest.mark.parametrize("special", ["text.bin", "text.bin.json"])
+def test_tokenize_takes_the_place_of_no_device_or_pipe(tmp_path, special):
+    (tmp_path / "text.txt").write_text("some text")
+    os.mkfifo(tmp_path / special)
+    done = gradwire("tokenize", "text.txt", "text.bin", cwd=tmp_path)
+    assert done.returncode == 2 and f"{special} is not a regular file" in done.stderr
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(["text.txt", special])
+    assert (tmp_path / special).is_fifo()
 
 
 def test_config_prints_the_configuration_with_meanings():

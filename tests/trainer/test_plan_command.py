@@ -154,6 +154,25 @@ def test_betas_are_shown_where_they_change(tmp_path):
 def test_a_mistake_is_refused_with_2_and_names_what_is_wrong(tmp_path, arguments, said):
     done = gradwire(*arguments, cwd=tmp_path)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("option", ["--json", "--png"])
+def test_a_disk_that_is_full_when_the_plan_is_made_is_one_line(tmp_path, option):
+    done = gradwire("run.length=20 updates", option, "/dev/full", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "/dev/full cannot be written: No space left on device\n")
+
+
+def test_a_rule_for_another_optimizer_is_noted(tmp_path):
+    done = gradwire("scaling=linear", cwd=tmp_path)
+    assert done.returncode == 0 and "scaling is Linear, which was shown for SGD" in done.stderr
+
+
+@pytest.mark.parametrize("length", ["9e18 samples", "1e17 updates", "1e300 samples"])
+def test_a_run_beyond_all_counting_is_planned_or_refused(tmp_path, length):
+    done = gradwire(f"run.length={length}", "data.context=1", "--json", "p.json", "--png", "p.png", cwd=tmp_path)
+    assert done.returncode == (2 if length == "1e300 samples" else 0), done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_without_matplotlib_the_table_is_printed_and_a_picture_refused(tmp_path):

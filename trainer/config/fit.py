@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.trainer.config.construction import argument, build_data, build_model, complaint
 from gradwire.trainer.config.interpolation import leaves
+from gradwire.trainer.config.training_data import has_length, unreadable
 from gradwire.trainer.config.values import Fault
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _AN_EPOCH = 1_000_000  # samples; stands in for a length that only the data know
 
 def unfit(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
     """What the constructors of model and data refuse, and where the two do not fit."""
+    yield from unreadable(config["data"], allow)
     model, data = build_model(config, allow), build_data(config, allow)
     faults = [part for part in (model, data) if isinstance(part, Fault)]
     yield from faults
@@ -68,9 +70,9 @@ def refused_plan(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
     from gradwire.trainer.assemble import build_plan
 
     epochs = [value for value in _texts([config["run"]["length"], config["lr"], config["batch"]]) if "epoch" in value]
-    if epochs and "epoch" not in config["run"]["length"]:
+    if epochs and "epoch" not in config["run"]["length"] and has_length(config["data"], allow):
         return  # how long an epoch is against the run is known once the data is there
-    train = range(_AN_EPOCH) if epochs else None
+    train = range(_AN_EPOCH) if epochs and has_length(config["data"], allow) else None
     context = argument(config, "data", "context", allow) or 1
     try:
         build_plan(config, SimpleNamespace(train=train, context=context), allow)

@@ -37,6 +37,9 @@ def tokenize(src: str | Iterable[str], dst: str | Path, tokenizer: str = BYTES) 
     path = Path(dst)
     if "://" in str(dst) or path.is_dir() or not path.absolute().parent.is_dir():
         raise DataError(f"{dst} cannot be written: expected the path of a file in a local folder that exists")
+    for file in (path, TokenInfo.path_for(path)):
+        if file.exists() and not file.is_file():  # else the new file would take the place of a device or a pipe
+            raise DataError(f"{file} is not a regular file: a token file and its description take its place when whole")
     codec = load_tokenizer(tokenizer)
     return write_documents(path, (source.chunks() for source in find(src)), codec)
 
