@@ -175,7 +175,7 @@ class Plan:
 
     def updates_left(self, clock: Clock) -> int:
         """Updates from a clock to the end of the run, by its samples: its updates may be those of another plan."""
-        return max(math.ceil(self.total_updates - self._sizes.trajectory.updates_after(clock.samples) - 1e-6), 0)
+        return self._sizes.updates_from(clock.samples)
 
     @property
     def largest_batch(self) -> int:

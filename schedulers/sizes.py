@@ -30,6 +30,13 @@ class Sizes:
         place = Progress(samples, samples, self.horizon.total, self.horizon)
         return whole_batch(self.schedule.value(place), self.horizon.granule)
 
+    def updates_from(self, samples: int) -> int:
+        """Updates from a sample to the end of the run, also from one at which none of the run's own updates starts."""
+        done = self.trajectory.updates_after(samples)
+        if done == int(done) or samples >= self.horizon.total:
+            return max(self.trajectory.updates - int(done), 0)
+        return _traced(self.schedule, self.horizon, since=samples, samples=self.trajectory.samples - samples).updates
+
 
 def follow(schedule: Schedule, run_length: Duration, horizon: Horizon) -> Sizes:
     """Find all batch sizes of a run.
@@ -90,16 +97,26 @@ def _followed(
     updates: float = math.inf,
     before: Schedule | None = None,
 ) -> Sizes:
-    begin = Progress(0, 0, horizon.total, horizon)
-    settled = schedule.settled(begin, before)
-    trajectory = trace(
-        settled.along(begin),
-        lambda start: settled.monotone_until(Progress(start, start, horizon.total, horizon)),
+    settled = schedule.settled(Progress(0, 0, horizon.total, horizon), before)
+    return Sizes(settled, horizon, _traced(settled, horizon, samples=samples, updates=updates))
+
+
+def _traced(
+    schedule: Schedule, horizon: Horizon, since: int = 0, *, samples: int | None = None, updates: float = math.inf
+) -> Trajectory:
+    """All batches of a settled schedule from a sample on."""
+
+    def place(start: int) -> Progress:
+        return Progress(since + start, since + start, horizon.total, horizon)
+
+    value_at = schedule.along(place(0))
+    return trace(
+        (lambda start: value_at(since + start)) if since else value_at,
+        lambda start: schedule.monotone_until(place(start)) - since,
         granule=horizon.granule,
         samples=samples,
         updates=updates,
     )
-    return Sizes(settled, horizon, trajectory)
 
 
 def _refuse_empty(amount: float, run_length: Duration) -> None:

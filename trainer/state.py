@@ -52,7 +52,8 @@ def put_back(trainer: "Trainer", state: State) -> None:
     """Give the trainer a captured state.
 
     Raises:
-        StateMismatchError: the state is of another model, optimizer or set of callbacks, or lacks a part.
+        StateMismatchError: the state is of another model, optimizer or set of callbacks, lacks a part, or lies past
+            the end of the plan.
     """
     try:
         _put_back(trainer, state)
@@ -83,3 +84,15 @@ def _put_back(trainer: "Trainer", state: State) -> None:
         decided = trainer.decisions.of(NOISE_SCALE)
         trainer.plan = trainer.plan.measured([Measured(entry.samples, float(entry.value)) for entry in decided])
     trainer.pending = shared["pending"]
+    _check_within_plan(trainer)
+
+
+def _check_within_plan(trainer: "Trainer") -> None:
+    """Refuse to continue a run to an end that it is past already: nothing would be done, and called done."""
+    clock, end = trainer.clock, trainer.plan.total_samples
+    if clock.samples > end:
+        raise StateMismatchError(
+            f"the run is past this length already: its snapshot is of update {clock.updates:,}, after "
+            f"{clock.samples:,} samples, and run.length makes it end after {end:,} samples. Give a longer run.length, "
+            "or go on from an earlier snapshot, RUN@UPDATE"
+        )

@@ -270,12 +270,16 @@ class Trainer:
             | self.measuring.metrics(step.batch_size)
         )
         if self.plan.measures:
-            record["total_updates"] = self.plan.total_updates
+            record["total_updates"] = self._total_updates()
         if self.clock.skipped:
             record["skipped"] = self.clock.skipped
         if self._saved_update >= 0:
             record["checkpoint/update"] = self._saved_update
         return record
+
+    def _total_updates(self) -> int:
+        """Updates that were done, by whatever plan, and those that this plan has left."""
+        return self.clock.updates + self.plan.updates_left(self.clock)
 
     def _position(self) -> dict[str, Any]:
         return {"update": self.clock.updates, "samples": self.clock.samples, "tokens": self.clock.tokens}
@@ -327,7 +331,7 @@ class Trainer:
         """Continue from a saved state.
 
         Raises:
-            StateMismatchError: the state is of another model, optimizer or set of callbacks.
+            StateMismatchError: the state is of another model, optimizer or set of callbacks, or past the plan's end.
         """
         put_back(self, state)
         self._restored_update = self.clock.updates
@@ -351,7 +355,7 @@ class Trainer:
             name=self._run.name,
             config=self._run.config,
             resumed_update=kept,
-            total_updates=self.plan.total_updates,
+            total_updates=self._total_updates(),
             tokens_per_sample=self.context,
             world_size=self.strategy.world_size,
             flops_per_token=getattr(self.model, "flops_per_token", None),

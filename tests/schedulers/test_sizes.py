@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradwire.schedulers import Duration, Horizon, Progress, Schedule, batch, lr
+from gradwire.schedulers import Clock, Duration, Horizon, Plan, PlanError, Progress, Schedule, batch, lr
 from gradwire.schedulers.sizes import follow
 from gradwire.schedulers.trajectory import last_not_negative, whole_batch
 
@@ -104,3 +104,15 @@ def test_sizes_in_small_steps_are_found_with_two_looks_at_each_plateau(updates: 
     sizes = follow(4096 * counted, Duration(40_000 * updates, "samples"), Horizon(0))
     assert len(sizes.trajectory.sizes) > 3000
     assert counted.asked < 2.6 * len(sizes.trajectory.sizes)
+
+
+@settings(deadline=None)
+@given(FACTORS, st.integers(1, 4000), st.integers(0, 4200), st.sampled_from([1, 8]))
+def test_the_updates_that_are_left_are_those_that_a_run_makes_from_there(
+    factor: Schedule, total: int, start: int, granule: int
+) -> None:
+    try:
+        plan = Plan(lr=1.0, batch=48 * factor, run_length=f"{total} samples", granule=granule)
+    except PlanError:  # it does not fit into the run
+        return
+    assert plan.updates_left(Clock(start)) == len(list(plan.updates(Clock(start))))

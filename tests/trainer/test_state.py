@@ -7,9 +7,13 @@ from torch import nn
 
 from gradwire.checkpoint import Checkpointer
 from gradwire.comm import AllReduce
-from gradwire.schedulers import Duration, Plan
+from gradwire.schedulers import Duration, Plan, Schedule
+from gradwire.schedulers.batch import Constant, LinearWarmup
 from gradwire.trainer import Settings, Trainer
 from gradwire.trainer.data import DataError
+from gradwire.trainer.errors import StateMismatchError
+from gradwire.trainer.loggers import RunInfo
+from gradwire.trainer.loggers.base import Logger, Record
 from gradwire.trainer.strategies import DataParallel
 from tests.ranks import run_ranks
 
@@ -98,3 +102,56 @@ def test_an_evaluation_that_was_interrupted_at_the_end_is_made_up_for_and_saved(
     complete, commit = store.restore("latest")
     assert complete.shared["pending"] is None
     assert commit.metrics["eval/loss"] == result.record["eval/loss"]
+
+
+class _Shown(Logger):
+    """Keeps what loggers are told."""
+
+    def __init__(self) -> None:
+        self.info = RunInfo()
+
+    def start(self, info: RunInfo) -> None:
+        self.info = info
+
+    def log(self, record: Record) -> None: ...
+
+    def finish(self, status: str) -> None: ...
+
+
+def _planned(schedule: Schedule, length: str, stop_after: int | None = None) -> tuple[Trainer, _Shown]:
+    model, shown = nn.Linear(3, 3), _Shown()
+    trainer = Trainer(
+        model,
+        Points(),
+        torch.optim.SGD(model.parameters()),
+        Plan(lr=0.1, batch=8 * schedule, run_length=length),
+        loss=_loss,
+        loggers=[shown],
+        stop_requested=lambda: trainer.clock.updates + 1 == stop_after,
+    )
+    return trainer, shown
+
+
+def test_a_run_that_goes_on_by_another_plan_counts_the_updates_that_it_makes_altogether() -> None:
+    first, _ = _planned(LinearWarmup("100%"), "100 samples", stop_after=12)
+    assert first.fit().status == "preempted"
+    second, shown = _planned(Constant(), "100 samples")
+    second.restore(first.state())
+    assert (first.clock.updates, second.plan.total_updates) == (12, 13)
+    assert second.fit().clock.updates == shown.info.total_updates > 13
+
+
+def test_a_run_that_is_past_its_new_end_is_refused_with_both_places() -> None:
+    first, _ = _planned(Constant(), "40 samples")
+    first.fit()
+    same, _ = _planned(Constant(), "40 samples")
+    same.restore(first.state())
+    assert same.fit().status == "done"
+    shorter, _ = _planned(Constant(), "24 samples")
+    with pytest.raises(
+        StateMismatchError, match=r"update 5, after 40 samples.* end after 24 samples.*longer run.length"
+    ):
+        shorter.restore(first.state())
+    evaluated, _ = _planned(Constant(), "24 samples")
+    evaluated.restore_model(first.state())
+    assert evaluated.clock.updates == 5

@@ -17,7 +17,7 @@ class RunInfo:
         name: Shown name.
         config: The resolved configuration.
         resumed_update: The update that the run continues from; None where it starts anew.
-        total_updates: Updates of the whole run.
+        total_updates: Updates of the whole run: those that were done and those that are planned from there on.
         tokens_per_sample: Tokens of a sample.
         world_size: Number of ranks.
         flops_per_token: Floating-point operations of forward and backward a token; None where unknown.
