@@ -55,9 +55,21 @@ def portions(start: int, stop: int, steps: Sequence[Step], granule: int) -> tupl
 
 
 def segments(count: int, most: int, granule: int, least: int = 1) -> list[Range]:
-    """Cut `count` elements into equal segments of at most `most` elements each, and into at least `least` of them.
+    """Cut `count` elements into segments of at most `most` elements, and into at least `least` of them.
 
-    Where `count` has fewer granules than that, the last segments are empty and are left out.
+    The first segments grow and the last ones shrink, by halves: until the first has gone through a stage the next stage
+    has nothing to do, and while the last one goes through the others have nothing left.
+
+    Where `count` has fewer granules than segments, the last ones are empty and are left out.
     """
-    parts = max(math.ceil(count / most), least)
-    return [(start, stop) for start, stop in cut(0, count, parts, granule) if stop > start]
+    ramp = [most // part for part in (8, 4, 2)]
+    if count < 2 * sum(ramp) + most:
+        ramp = []
+    rest = count - 2 * sum(ramp)
+    sizes = [stop - start for start, stop in cut(0, rest, max(math.ceil(rest / most), least), granule)]
+    found, start = [], 0
+    for size in (*ramp, *sizes, *reversed(ramp)):
+        stop = min(start + math.ceil(size / granule) * granule, count)
+        found.append((start, stop))
+        start = stop
+    return [(start, stop) for start, stop in found if stop > start]
