@@ -3,6 +3,7 @@
 from gradwire.comm.all_reduce import AllReduce, Op, Work
 from gradwire.comm.attach import attach
 from gradwire.comm.buckets import Bucket
+from gradwire.comm.choices import Choice, Way
 from gradwire.comm.ddp_hook import ddp_hook
 from gradwire.comm.errors import (
     AttachError,
@@ -15,6 +16,7 @@ from gradwire.comm.errors import (
 )
 from gradwire.comm.fabric import Fabric
 from gradwire.comm.links import CodecSpeed, Link
+from gradwire.comm.measure import codec_speed, measure
 from gradwire.comm.power_sgd import PowerSGD
 from gradwire.comm.pricing import Price, price
 from gradwire.comm.reducer import Observer, Reducer
@@ -27,6 +29,7 @@ __all__ = [
     "AttachError",
     "BackwardError",
     "Bucket",
+    "Choice",
     "CodecSpeed",
     "CollectiveError",
     "CommError",
@@ -42,11 +45,14 @@ __all__ = [
     "Simulated",
     "Topology",
     "TopologyError",
+    "Way",
     "Work",
     "attach",
     "broadcast_parameters",
     "check_replicas",
+    "codec_speed",
     "ddp_hook",
+    "measure",
     "price",
     "replicas_hash",
 ]

@@ -66,11 +66,13 @@ def attach(
         return _install(module, Reducer(lane, None, op, (), (), (), None), None, ())
     sparse = sparse_names(module)
     dense = [each for each in trainable if each[0] not in sparse]
+    buckets = lay_out(dense, _limits(dense, bucket_mb), _tail(dense, device, lane))
+    lane.tune([bucket.flat.nbytes for bucket in buckets], device)
     reducer = Reducer(
         lane,
         _control_group(lane, device),
         op,
-        lay_out(dense, _limits(dense, bucket_mb), _tail(dense, device, lane)),
+        buckets,
         [SparseParameter(*each) for each in trainable if each[0] in sparse],
         [(name, parameter) for name, parameter in parameters if not parameter.requires_grad],
         observer,

@@ -75,7 +75,7 @@ class Choice:
     @property
     def nbytes(self) -> int:
         """Bytes that the class stands for."""
-        return int(2**self.size_class)
+        return 1 << self.size_class
 
     def state_dict(self) -> dict[str, Any]:
         """All of it, in plain numbers and text."""
@@ -100,5 +100,5 @@ class Choice:
 def size_class(nbytes: int) -> int:
     """The power of two that is nearest, by ratio, within 4 B to 256 MiB: the class of a tensor of so many bytes."""
     lower = max(nbytes, 1).bit_length() - 1
-    nearest = lower + (nbytes * nbytes > 2 ** (2 * lower + 1))
+    nearest = lower + (nbytes * nbytes > 1 << (2 * lower + 1))
     return min(max(nearest, SMALLEST), LARGEST)
