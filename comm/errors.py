@@ -10,7 +10,13 @@ class TopologyError(CommError):
 
 
 class CollectiveError(CommError):
-    """A collective broke: a peer died, or did not answer within the group's time-out."""
+    """A collective broke: a peer died, or did not answer within the group's time-out.
+
+    Attributes:
+        origin: Where it broke first, as far as is known here.
+    """
+
+    origin: str = ""
 
 
 class AttachError(CommError):

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
+from gradwire.comm.errors import CommError
 from gradwire.comm.segment import Scratch, Segment
 from gradwire.comm.stages import Stage
+
+_PATIENCE = 10.0  # seconds that peers have when Python exits
 
 _Inbox = queue.SimpleQueue[Segment | None]
 
@@ -50,13 +53,16 @@ class Lane:
             self._inboxes[0].put(segment)
 
     def close(self) -> None:
-        """End the threads when they have nothing left to do; those of a broken lane may hang and are left alone."""
+        """End the threads when they have nothing left to do; what they still wait for as Python exits breaks off."""
         if not self._inboxes:
             return
         self._inboxes[0].put(None)
-        if self._error is None:
-            for thread in self._threads:
-                thread.join()
+        exiting = not threading.main_thread().is_alive()
+        for thread in self._threads:
+            thread.join(_PATIENCE if exiting else None)
+            if thread.is_alive():
+                self._hang_up(CommError("Python exits, and a reduction is still under way"))
+                thread.join(_PATIENCE)
 
     def _start_threads(self) -> None:
         self._inboxes = [queue.SimpleQueue() for _ in range(len(self.stages) + 1)]
@@ -121,6 +127,11 @@ class Lane:
         self._error = self._error or error
         self._free.put(segment.scratch)
         segment.job.fail(error)
+        self._hang_up(error)
+
+    def _hang_up(self, error: BaseException) -> None:
+        for stage in self.stages:
+            stage.line.hang_up(error)
 
     def _enqueue(self, segment: Segment) -> None:
         """On CUDA nothing waits here: every stage's stream waits for the one before."""

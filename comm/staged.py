@@ -10,6 +10,7 @@ from torch import Tensor
 from gradwire.comm.codecs.codec import Codec
 from gradwire.comm.coded_stages import CodedAllGather, CodedReduceScatter
 from gradwire.comm.errors import CommError
+from gradwire.comm.farewell import Farewell
 from gradwire.comm.group import named
 from gradwire.comm.lane import Lane
 from gradwire.comm.layout import Portion, Range, Step, portions, segments
@@ -182,7 +183,9 @@ def _join_lines(
             if mine in members:
                 assert isinstance(created, dist.ProcessGroup)
                 place = list(members).index(mine)
-                lines[axis] = Line(axis, tuple(members), place, created, timeout, device.type == "cuda")
+                on_streams = device.type == "cuda"
+                farewell = None if on_streams else Farewell(created, place, size)
+                lines[axis] = Line(axis, tuple(members), place, created, timeout, on_streams, farewell)
     if not lines:
         raise CommError(f"{topology} has a single rank: there is nothing to reduce")
     return lines

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gradwire.comm.errors import CollectiveError
+from gradwire.comm.farewell import Farewell
 
 _TAGS = 1 << 30  # distinct message tags; they come round only after everything older has arrived
 
@@ -26,6 +27,7 @@ class Line:
         group: Exactly these ranks, in this order.
         timeout: How long a peer may keep this rank waiting.
         on_streams: Whether it is the current CUDA stream that waits, and not the host.
+        farewell: How a rank that gives up says why; None on NCCL.
     """
 
     axis: str
@@ -34,10 +36,18 @@ class Line:
     group: dist.ProcessGroup
     timeout: timedelta
     on_streams: bool = False
+    farewell: Farewell | None = None
 
     @property
     def size(self) -> int:
         return len(self.ranks)
+
+    def hang_up(self, error: BaseException) -> None:
+        """Tell the peers what went wrong and close the connections: whatever waits along the axis fails at once."""
+        if self.farewell is not None:
+            rank = self.ranks[self.position]
+            origin = error.origin if isinstance(error, CollectiveError) else ""
+            self.farewell.say(origin or f"{type(error).__name__} on rank {rank}: {error}")
 
     def post(self, sends: Sequence[Message], receives: Sequence[Message], tag: int, what: str) -> "Exchange":
         """Begin an exchange: receives first, so that peers find room for what they send.
@@ -114,10 +124,22 @@ class Exchange:
         try:
             yield
         except RuntimeError as error:
-            line = self.line
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise CollectiveError(
-                f"{self.what} along {line.axis} failed on rank {line.ranks[line.position]} while waiting for rank "
-                f"{line.ranks[peer]}: {reason}. That rank has died, hangs, or waits for another (the time-out is "
-                f"{line.timeout.total_seconds():g} s); look at its log, then start all ranks again"
-            ) from error
+            raise self._error(peer, error) from error
+
+    def _error(self, peer: int, error: RuntimeError) -> CollectiveError:
+        line = self.line
+        place = (
+            f"{self.what} along {line.axis} failed on rank {line.ranks[line.position]} while waiting for rank "
+            f"{line.ranks[peer]}"
+        )
+        words = line.farewell.heard(peer) if line.farewell is not None else ""
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        explanation = (
+            f"it gave up because {words}"
+            if words
+            else f"{reason}. That rank has died, hangs, or waits for another (the time-out is "
+            f"{line.timeout.total_seconds():g} s)"
+        )
+        made = CollectiveError(f"{place}: {explanation}; look at the logs, then start all ranks again")
+        made.origin = words or place
+        return made
