@@ -3,16 +3,18 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gradwire.checkpoint import Checkpointer, NoCheckpoint, State
+from gradwire.checkpoint import Checkpointer, Commit, NoCheckpoint, State, WorldSizeMismatch
 from gradwire.comm import AllReduce, Topology
+from gradwire.comm.compression import Compression
 from gradwire.schedulers import Duration, Plan
 from gradwire.trainer.blocks import checkpoint_activations, compile_blocks
 from gradwire.trainer.callbacks import Callback
@@ -48,15 +50,34 @@ def run(config: Node, context: WorkerContext) -> int:
         return measure(config, context)
     trainer, checkpointer = build_trainer(config, context)
     if context.mode == "evaluate":
-        restore(trainer.restore_model, checkpointer, context.restore)
+        restore(lambda restored: trainer.restore_model(restored.state), checkpointer, context.restore)
         return evaluate(trainer, context)
-    restore(trainer.restore, checkpointer, context.restore)
+    restore(
+        lambda restored: trainer.restore(restored.state, restored.everyone, moved=restored.moved),
+        checkpointer,
+        context.restore,
+    )
     context.accept()
     result = trainer.fit()
     return int(ExitCode.PREEMPTED if result.status == "preempted" else ExitCode.DONE)
 
 
-def restore(put_back: Callable[[State], None], checkpointer: Checkpointer, ref: str | None) -> None:
+@dataclass(frozen=True)
+class Restored:
+    """What was read back.
+
+    Args:
+        state: What is shared, and this rank's own.
+        everyone: Gives every rank's own state.
+        moved: Whether more or fewer ranks had saved it.
+    """
+
+    state: State
+    everyone: Callable[[], Sequence[Node]]
+    moved: bool = False
+
+
+def restore(put_back: Callable[[Restored], None], checkpointer: Checkpointer, ref: str | None) -> None:
     """Put back the state of `latest`, an update, or `latest-if-any`; None starts anew.
 
     Raises:
@@ -65,13 +86,27 @@ def restore(put_back: Callable[[State], None], checkpointer: Checkpointer, ref: 
     if ref is None:
         return
     try:
-        state, commit = checkpointer.restore("latest" if ref.startswith("latest") else int(ref))
+        restored, commit = read(checkpointer, "latest" if ref.startswith("latest") else int(ref))
     except NoCheckpoint:
         if ref != "latest-if-any":
             raise
         return
-    put_back(state)
+    put_back(restored)
     log.info("continuing from update %d", commit.update)
+
+
+def read(checkpointer: Checkpointer, ref: int | Literal["latest"]) -> tuple[Restored, Commit]:
+    """A snapshot, whatever number of ranks saved it.
+
+    Raises:
+        CheckpointError: what was asked for is missing or damaged.
+    """
+    try:
+        state, commit = checkpointer.restore(ref)
+    except WorldSizeMismatch:
+        shared, everyone, commit = checkpointer.restore_resized(ref)
+        return Restored(State(shared), lambda: everyone, moved=True), commit
+    return Restored(state, lambda: checkpointer.restore_resized(commit.update)[1]), commit
 
 
 def evaluate(trainer: Trainer, context: WorkerContext) -> int:
@@ -142,8 +177,14 @@ def make_optimizer(config: Node, model: nn.Module, allow: tuple[str, ...] = ()) 
 def build_strategy(config: Node, context: WorkerContext, allow: tuple[str, ...] = ()) -> Strategy:
     """The strategy that the configuration names, on this rank's device."""
     comm = config["comm"]
-    topology = Topology(**comm["topology"]) if comm["topology"] else Topology(ring=context.world_size)
-    all_reduce = AllReduce(topology, algorithm=comm["algorithm"])
+    all_reduce = AllReduce(
+        topology_of(comm["topology"], context.world_size),
+        algorithm=comm["algorithm"],
+        codecs=codecs_of(comm["codecs"], allow),
+        segment_mb=comm["segment_mb"],
+        rotate=comm["rotate"],
+        timeout=comm["timeout"] and Duration.parse(comm["timeout"]).seconds,
+    )
     strategy: Strategy = component(
         config["strategy"],
         allow,
@@ -153,6 +194,19 @@ def build_strategy(config: Node, context: WorkerContext, allow: tuple[str, ...] 
         control=context.control,
     )
     return strategy
+
+
+def topology_of(topology: Mapping[str, int] | str | None, world_size: int) -> Topology:
+    """The axes of links: as given, as found (a collective), or one ring."""
+    if isinstance(topology, Mapping):
+        return Topology(**topology)
+    return Topology(ring=world_size) if topology is None else Topology.detect()
+
+
+def codecs_of(nodes: Mapping[str, Node], allow: tuple[str, ...]) -> dict[str, Compression]:
+    """What compresses each axis; axes that nothing compresses need not exist."""
+    made = {axis: component(node, allow) for axis, node in nodes.items()}
+    return {axis: codec for axis, codec in made.items() if codec.name != "none"}
 
 
 def settings_of(config: Node) -> Settings:

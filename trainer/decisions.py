@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 NOISE_SCALE = "noise_scale"  # name of the decisions that change a plan
+CODEC = "codec/{axis}"  # of those that make an axis send bf16 from then on
 
 
 @dataclass(frozen=True)

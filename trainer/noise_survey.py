@@ -96,6 +96,7 @@ def _measured(trainer: Trainer, size: int, micro: int) -> Noise:
         for turn, batch in enumerate(feed):
             outcome = trainer.updater.differentiate(batch, trainer.clock.updates + turn, meter)
             trainer.precision.step(trainer.optimizer, finite=False)  # no update: only the loss scale learns from it
+            strategy.settle(kept=False)
             for norms in outcome.norms().values() if outcome.norms is not None else ():
                 average.update(norms)
             trainer.optimizer.zero_grad()

@@ -1,15 +1,22 @@
 """The state of a run: everything that is not a function of the configuration, the seed and the clock."""
 
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from gradwire.checkpoint import State
 from gradwire.schedulers import Clock, Measured
-from gradwire.trainer.decisions import NOISE_SCALE
+from gradwire.trainer.decisions import CODEC, NOISE_SCALE
 from gradwire.trainer.errors import StateMismatchError
 from gradwire.trainer.optimizers import load_named_state, named_state
 
 if TYPE_CHECKING:
     from gradwire.trainer.trainer import Trainer
+
+log = logging.getLogger("gradwire")
+Own = Mapping[str, Any]  # what a rank carries over beside what all share
 
 
 def capture(trainer: "Trainer") -> State:
@@ -27,7 +34,7 @@ def capture(trainer: "Trainer") -> State:
         "noise_scale": trainer.measuring.state_dict(),
         "pending": trainer.pending,
     }
-    return State(shared=shared, local={})
+    return State(shared=shared, local=trainer.strategy.state_dict())
 
 
 def put_back_model(trainer: "Trainer", state: State) -> None:
@@ -48,8 +55,10 @@ def put_back_model(trainer: "Trainer", state: State) -> None:
     trainer.clock = Clock.from_dict(shared["clock"])
 
 
-def put_back(trainer: "Trainer", state: State) -> None:
-    """Give the trainer a captured state.
+def put_back(
+    trainer: "Trainer", state: State, everyone: Callable[[], Sequence[Own]] | None = None, *, moved: bool = False
+) -> None:
+    """Give the trainer a captured state; see `Trainer.restore`.
 
     Raises:
         StateMismatchError: the state is of another model, optimizer or set of callbacks, lacks a part, or lies past
@@ -62,6 +71,7 @@ def put_back(trainer: "Trainer", state: State) -> None:
             f"the snapshot holds no {missing}: another version wrote it. Resume with that one, or begin a run from its "
             "weights with model.init"
         ) from missing
+    _put_back_own(trainer, state.local, everyone, moved)
 
 
 def _put_back(trainer: "Trainer", state: State) -> None:
@@ -96,3 +106,16 @@ def _check_within_plan(trainer: "Trainer") -> None:
             f"{clock.samples:,} samples, and run.length makes it end after {end:,} samples. Give a longer run.length, "
             "or go on from an earlier snapshot, RUN@UPDATE"
         )
+
+
+def _put_back_own(trainer: "Trainer", own: Own, everyone: Callable[[], Sequence[Own]] | None, moved: bool) -> None:
+    """What codecs lost so far, to this rank or, where ranks or axes are others, so that the sum over ranks stays."""
+    strategy = trainer.strategy
+    fits = not moved and strategy.load_state_dict(own)
+    if not all(int(each) for each in strategy.gather(torch.tensor([int(fits)]))):
+        dropped = strategy.load_state_dicts([own] if everyone is None else everyone())
+        if dropped is not None:
+            log.warning("what codecs lost before update %d is dropped: %s", trainer.clock.updates, dropped)
+    for axis in strategy.tolerances():
+        if trainer.decisions.latest(CODEC.format(axis=axis)) is not None:
+            strategy.fall_back(axis)

@@ -1,7 +1,8 @@
 """The training loop."""
 
+import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Literal
 
@@ -11,9 +12,10 @@ from torch.optim import Optimizer
 from gradwire.checkpoint import Checkpointer, State
 from gradwire.schedulers import Clock, Duration, Plan, Step
 from gradwire.trainer.callbacks import Callback
+from gradwire.trainer.communication import Communication
 from gradwire.trainer.data import Feed, SampleStream, UpdateBatch, training_set, validation_set
 from gradwire.trainer.data.feed import few_shapes, fewest_passes
-from gradwire.trainer.decisions import NOISE_SCALE, Decision, DecisionLog
+from gradwire.trainer.decisions import CODEC, NOISE_SCALE, Decision, DecisionLog
 from gradwire.trainer.ema import MovingAverage
 from gradwire.trainer.evaluation import EvaluationInterrupted, Evaluator, TextSamples
 from gradwire.trainer.loggers.base import Logger, RunInfo
@@ -28,6 +30,7 @@ from gradwire.trainer.strategies import Single, Strategy
 from gradwire.trainer.triggers import Every, WallClock
 from gradwire.trainer.update import Outcome, Updater
 
+log = logging.getLogger("gradwire")
 _MEASURE_EVERY = Duration(10, "updates")  # for a plan that decides by the noise scale, where the settings do not say
 
 
@@ -96,6 +99,7 @@ class Trainer:
         self._check_every = Every(settings.check_replicas_every, plan)
         measure_every = settings.noise_scale_every or (_MEASURE_EVERY if plan.measures else None)
         self.measuring = Measuring(Every(measure_every, plan), settings.noise_scale_decay, needed=plan.measures)
+        self._communication = Communication(self.strategy)
         self.pending: dict[str, Any] | None = None  # a record whose evaluation was interrupted
         self._record: dict[str, Any] = {}
         self._restored_update: int | None = None
@@ -207,12 +211,14 @@ class Trainer:
         for batch in feed:
             before = self.clock
             meter = self.measuring.meter(before, batch.step.batch_size)
+            self._communication.before(before.updates)
             outcome = self.updater.run(batch, before.updates, meter)
             tokens = batch.step.batch_size * self.context
             self.clock = before.advance(batch.step.batch_size, tokens, skipped=outcome.skipped)
             if self.average is not None and not outcome.skipped:
                 self.average.update()
             self._timed = (self._timed[0] + time.perf_counter() - started, self._timed[1] + tokens)
+            self._judge_codecs(before, outcome)
             changed = self._decide(self.measuring.take(outcome.norms), batch.step)
             self._after_update(before, batch.step, outcome)
             if outcome.stop and not self.plan.finished(self.clock):
@@ -236,6 +242,21 @@ class Trainer:
             Decision(self.clock.updates, self.clock.samples, NOISE_SCALE, noise_scale, f"noise scale: {reason}")
         )
         return True
+
+    def _judge_codecs(self, before: Clock, outcome: Outcome) -> None:
+        """Where a codec loses more than it may, its axis sends bf16 from now on; a resumed run does so too."""
+        for found in self._communication.after(before.updates, skipped=outcome.skipped):
+            reason = f"relative error {found.error:.3g} at update {before.updates}, past {found.tolerance:.3g}"
+            name = CODEC.format(axis=found.axis)
+            self.decisions.record(Decision(self.clock.updates, self.clock.samples, name, "bf16", reason))
+            self.strategy.fall_back(found.axis)
+            log.warning(
+                "the codec on the axis %s is too coarse for these gradients: %s, the most that it is good for. From "
+                "update %d on the axis sends bf16, which takes two bytes a value",
+                found.axis,
+                reason,
+                self.clock.updates,
+            )
 
     def _after_update(self, before: Clock, step: Step, outcome: Outcome) -> None:
         for callback in self.callbacks.values():
@@ -268,6 +289,7 @@ class Trainer:
                 "tokens_per_second": tokens / seconds if seconds > 0 else 0.0,
             }
             | self.measuring.metrics(step.batch_size)
+            | self._communication.metrics()
         )
         if self.plan.measures:
             record["total_updates"] = self._total_updates()
@@ -327,13 +349,20 @@ class Trainer:
         """Everything that is not a function of the configuration and the clock."""
         return capture(self)
 
-    def restore(self, state: State) -> None:
+    def restore(
+        self, state: State, everyone: Callable[[], Sequence[Mapping[str, Any]]] | None = None, *, moved: bool = False
+    ) -> None:
         """Continue from a saved state.
+
+        Args:
+            state: What is shared, and this rank's own.
+            everyone: Reads every rank's own state, for ranks that are arranged otherwise now.
+            moved: Whether there were more or fewer ranks, so that none of it is this rank's own.
 
         Raises:
             StateMismatchError: the state is of another model, optimizer or set of callbacks, or past the plan's end.
         """
-        put_back(self, state)
+        put_back(self, state, everyone, moved=moved)
         self._restored_update = self.clock.updates
         owing = self.pending is not None  # an evaluation: once it is made up for, this update is saved again
         self._saved_update = -1 if owing else self.clock.updates

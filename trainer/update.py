@@ -106,7 +106,10 @@ class Updater:
             torch._foreach_mul_(self._gradients(), self._clip / outcome.grad_norm)
         self._beat("optimizer", update)
         set_step(self._optimizer, batch.step.lr, batch.step.betas, batch.step.eps)
+        scale = self._precision.scale
         self._precision.step(self._optimizer, finite=not outcome.skipped)
+        self._strategy.settle(kept=not outcome.skipped)
+        self._strategy.rescale(self._precision.scale / scale)
         self._optimizer.zero_grad()
         return outcome
 

@@ -1,9 +1,11 @@
-"""What is no mistake and still should be known: rules that are used with optimizers they were not shown for."""
+"""What is no mistake and still should be known: rules with optimizers they were not shown for, idle codecs."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from gradwire.trainer.config.checker import TARGET
+from gradwire.trainer.config.communication import coded_axes, remarks
+from gradwire.trainer.config.contradictions import Machine
 from gradwire.trainer.config.signatures import parameters
 from gradwire.trainer.config.targets import resolve_target
 
@@ -35,6 +37,9 @@ def advice(config: Mapping[str, Any], allow: tuple[str, ...] = ()) -> Iterator[s
                 f"note: {key} is {rule.__name__}, which was shown for {for_what}, and the optimizer is "
                 f"{optimizer.__name__}: {_ADVICE[shown]}"
             )
+    if coded_axes(config["comm"]):
+        machine = Machine.here(config["launch"])
+        yield from remarks(config["comm"], machine.processes, machine.world_size)
 
 
 def family_of(optimizer: Any) -> Family | None:

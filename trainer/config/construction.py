@@ -38,11 +38,13 @@ def argument(config: Config, section: str, name: str, allow: tuple[str, ...]) ->
 
 
 def refused(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
-    """What the constructors of schedules, the optimizer and the loss refuse."""
+    """What the constructors of schedules, the optimizer, the loss and the codecs refuse."""
     yield from _schedules(config, allow)
     yield from _optimizer(config, allow)
     if config["loss"] is not None:
         yield from _built("loss", config["loss"], allow)
+    for axis, node in config["comm"]["codecs"].items():
+        yield from _built(f"comm.codecs.{axis}", node, allow)
 
 
 def _schedules(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:

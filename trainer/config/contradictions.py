@@ -1,11 +1,11 @@
 """Values that are right alone and wrong together, or wrong on this machine."""
 
-import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gradwire.trainer.config.communication import misfits
 from gradwire.trainer.config.construction import refused
 from gradwire.trainer.config.fit import refused_plan, unfit
 from gradwire.trainer.config.values import Fault
@@ -57,7 +57,7 @@ def contradictions(config: Config, allow_targets: tuple[str, ...], machine: Mach
     machine = machine or Machine.here(config["launch"])
     faults = [
         *_launch(config, machine),
-        *_topology(config, machine),
+        *misfits(config["comm"], machine.processes, machine.world_size),
         *_precision(config, machine),
         *_batch(config),
         *_intervals(config),
@@ -82,19 +82,6 @@ def _launch(config: Config, machine: Machine) -> Iterator[Fault]:
             f"Single is for one process and there are {machine.world_size}: use strategy=ddp or launch.processes=1"
         )
         yield Fault("strategy", message)
-
-
-def _topology(config: Config, machine: Machine) -> Iterator[Fault]:
-    axes, codecs = config["comm"]["topology"], config["comm"]["codecs"]
-    if axes is not None and math.prod(axes.values()) != machine.world_size:
-        product = " × ".join(f"{name} {size}" for name, size in axes.items())
-        message = f"{product} is {math.prod(axes.values())} ranks and the run has {machine.world_size}"
-        yield Fault("comm.topology", f"{message} (launch.processes times launch.hosts)")
-    for axis, codec in codecs.items():
-        if axes is not None and axis not in axes:
-            yield Fault(f"comm.codecs.{axis}", "no such axis in comm.topology", siblings=tuple(axes))
-        else:
-            yield Fault(f"comm.codecs.{axis}", f"there is no codec {codec}: gradients are sent as they are")
 
 
 def _precision(config: Config, machine: Machine) -> Iterator[Fault]:

@@ -78,7 +78,7 @@ def _read(text: str, sources: Sources) -> Override | Mistake:
 
 
 def _group(text: str, parsed: Any, sources: Sources) -> Override | Mistake:
-    group, value = parsed.key_or_group, parsed.value()
+    group, value, left = parsed.key_or_group, parsed.value(), text.partition("=")[0]
     options = sources.options(group)
     if parsed.is_delete():
         return Override(text, "group", group, None)
@@ -88,7 +88,7 @@ def _group(text: str, parsed: Any, sources: Sources) -> Override | Mistake:
         many = ", ".join(options) if len(options) <= _FEW else f"{', '.join(options[:_FEW])}, …"
         if isinstance(wrong[0], str):
             message, suggestion = f"there is no {group} called {wrong[0]}", nearest(wrong[0], options)
-            return Mistake(group, place(text), f"{message}; there are {many}", suggestion and f"{group}={suggestion}")
+            return Mistake(group, place(text), f"{message}; there are {many}", suggestion and f"{left}={suggestion}")
         message = f"chooses one of {many}; a single key of it is set as {group}.KEY={wrong[0]}"
         meant = _MEANT.get(group)
         return Mistake(group, place(text), message, meant and f"{meant}={wrong[0]}")

@@ -28,11 +28,13 @@ class Builds:
         base: Dotted name of the class or protocol that the target must be; empty takes any class.
         supplied: Arguments of the target that the program gives.
         inline: Whether the component's keys stand beside the section's own instead of in a section below.
+        group: The config group whose options can stand here, where it is chosen for each place (`group@place=option`).
     """
 
     base: str = ""
     supplied: tuple[str, ...] = ()
     inline: bool = False
+    group: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,16 +134,24 @@ class CommSection:
     """How gradients travel between ranks.
 
     Args:
-        algorithm: Which all-reduce; native is the backend's own.
-        topology: Ranks along each axis of links, fastest first, such as {local: 8, node: 4}; null is one ring.
+        algorithm: Which all-reduce on axes without codec; native leaves them to the backend. Coded ones take two shots.
+        topology: Ranks on each axis of links, fastest first: {local: 8, node: 4}; detect finds hosts; null is one ring.
+        rotate: Whether segments take the axes in turned orders, so that the links of all axes of a torus work at once.
+        segment_mb: Size of the pieces that flow through the axes one behind the other, MiB.
         bucket_mb: Size of the flat buckets that gradients travel in, MiB.
-        codecs: Codec of each axis.
+        timeout: Wall-clock time that a peer may keep this rank waiting; null takes the process group's.
+        codecs: What compresses each axis; its options: comm/codec@comm.codecs.AXIS=int8.
     """
 
-    algorithm: Literal["native"] = "native"
-    topology: dict[str, Annotated[int, Range(ge=1)]] | None = None
+    algorithm: Literal["native", "ring", "bidirectional_ring", "two_shot", "halving_doubling", "auto"] = "native"
+    topology: dict[str, Annotated[int, Range(ge=1)]] | Literal["detect"] | None = None
+    rotate: bool = False
+    segment_mb: Annotated[float, Range(gt=0)] = 4.0
     bucket_mb: Annotated[float, Range(gt=0)] = 25.0
-    codecs: dict[str, str] = field(default_factory=dict)
+    timeout: Annotated[Duration, Measured("wall-clock")] | None = None
+    codecs: dict[str, Annotated[Node, Builds("gradwire.comm.compression.Compression", group="comm/codec")]] = field(
+        default_factory=dict
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -164,7 +164,9 @@ def _hydra_mistake(error: Exception, groups: Sequence[Override], sources: Source
         group = overridden[1]
         place = _listed(group, r"\S+", sources) or _parent(text, groups, sources)
         message = f"{group} is in no defaults list, so its choice has no place"
-        return Mistake(group, place, message, nearest(group, sources.groups()))
+        homes = ", ".join(_homes(group.partition("@")[0], sources))
+        message += f" (places: {homes})" if homes else ""
+        return Mistake(group, place, message, None if homes else nearest(group, sources.groups()))
     cause = f": {str(error.__cause__).splitlines()[0]}" if error.__cause__ else ""
     return Mistake("", _parent(text, groups, sources), (text.splitlines() or [type(error).__name__])[0] + cause)
 
@@ -182,6 +184,18 @@ def _listed(group: str, option: str, sources: Sources) -> str:
             if entry.fullmatch(line):
                 return f"{file.label}:{number}"
     return ""
+
+
+def _homes(group: str, sources: Sources) -> list[str]:
+    """The choices beside which a nested group has a place, and what it is called there."""
+    parent, _, own = group.rpartition("/")
+    entry = re.compile(rf"^\s*-\s*{re.escape(own)}@(\S+?):", re.MULTILINE)
+    homes = []
+    for option in sources.options(parent) if parent else []:
+        file = sources.read(f"{parent}/{option}")
+        places = [f"{group}@{parent}.{place}" for place in entry.findall(file.text)] if file else []
+        homes += [f"{parent}={option} has {' and '.join(places)}"] if places else []
+    return homes
 
 
 def _parent(text: str, groups: Sequence[Override], sources: Sources) -> str:

@@ -1,11 +1,27 @@
 """What the trainer asks of a strategy: how replicas of a model share one update's work."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+
+from gradwire.comm.telemetry import Traffic
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What reducing gradients cost this rank.
+
+    Attributes:
+        exposed: Seconds that backward's end waited; None where there is nothing to wait for.
+        axes: By axis of links what went along it, where that is known.
+    """
+
+    exposed: float | None = None
+    axes: Mapping[str, Traffic] = field(default_factory=dict)
 
 
 class Pending(Protocol):
@@ -37,6 +53,38 @@ class Strategy(Protocol):
 
     def carried(self) -> list[int]:
         """The sums, once the backward that reduces is over."""
+        ...
+
+    def settle(self, kept: bool) -> None:
+        """The update of the last reduction was applied, or its gradient thrown away."""
+        ...
+
+    def rescale(self, factor: float) -> None:
+        """Gradients come multiplied with `factor` from now on, compared with before."""
+        ...
+
+    def cost(self) -> Cost:
+        """Of the reductions since the last call."""
+        ...
+
+    def tolerances(self) -> Mapping[str, float]:
+        """By axis, the relative error past which its codec must not be used any more, where it has such a limit."""
+        ...
+
+    def fall_back(self, axis: str) -> None:
+        """Use a codec on `axis` that is exact enough for anything; every rank does, between the same two updates."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank carries over from update to update beside the model."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
+        """Continue from this rank's own `state_dict()`; False, with nothing changed, where it does not fit any more."""
+        ...
+
+    def load_state_dicts(self, states: Sequence[Mapping[str, Any]]) -> str | None:
+        """Continue from those of all ranks of another arrangement; what had to be dropped, for people."""
         ...
 
     def start_sum(self, values: Tensor) -> Pending:

@@ -1,14 +1,16 @@
 """Data parallelism: every rank holds the whole model; gradients are summed while backward runs (gradwire.comm)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gradwire.comm import AllReduce, Reducer, attach, check_replicas
+from gradwire.comm import AllReduce, CommError, Reducer, attach, check_replicas
+from gradwire.trainer.strategies.base import Cost
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,39 @@ class DataParallel:
 
     def carried(self) -> list[int]:
         return self.reducer.carried
+
+    def settle(self, kept: bool) -> None:
+        self.reducer.settle(kept)
+
+    def rescale(self, factor: float) -> None:
+        self.reducer.rescale(factor)
+
+    def cost(self) -> Cost:
+        exposed = self.reducer.take_exposed()
+        return Cost(exposed if self.world_size > 1 else None, self.reducer.take_traffic())
+
+    def tolerances(self) -> Mapping[str, float]:
+        return self.reducer.tolerances
+
+    def fall_back(self, axis: str) -> None:
+        self.reducer.fall_back(axis)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.reducer.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
+        try:
+            self.reducer.load_state_dict(state)
+        except CommError:
+            return False
+        return True
+
+    def load_state_dicts(self, states: Sequence[Mapping[str, Any]]) -> str | None:
+        try:
+            self.reducer.load_state_dicts(states)
+        except CommError as error:
+            return str(error)
+        return None
 
     def start_sum(self, values: Tensor) -> _Sum:
         work = dist.all_reduce(values, group=self._control, async_op=True)

@@ -1,11 +1,14 @@
 """One process, one device."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from gradwire.trainer.strategies.base import Cost
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,30 @@ class Single:
 
     def carried(self) -> list[int]:
         return self._carried
+
+    def settle(self, kept: bool) -> None:
+        """Nothing is carried over."""
+
+    def rescale(self, factor: float) -> None:
+        """Nothing is carried over."""
+
+    def cost(self) -> Cost:
+        return Cost()
+
+    def tolerances(self) -> Mapping[str, float]:
+        return {}
+
+    def fall_back(self, axis: str) -> None:
+        """Nothing is sent."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
+        return not state
+
+    def load_state_dicts(self, states: Sequence[Mapping[str, Any]]) -> str | None:
+        return "what codecs lost so far" if any(state.get("residuals") for state in states) else None
 
     def start_sum(self, values: Tensor) -> _Done:
         return _Done(values)
