@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gradwire.trainer.bench.command import bench
 from gradwire.trainer.launch.streams import make_usable
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench)
 
 Overrides = Annotated[
     list[str] | None,
@@ -52,7 +54,7 @@ def main() -> None:
 @app.command()
 def train(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     """Train: compose the configuration, check all of it, start the workers."""
-    _start(lambda: _new_job(overrides or [], config_dir))
+    _start(lambda: new_job(overrides or [], config_dir))
 
 
 @app.command()
@@ -70,7 +72,7 @@ def evaluate(run: Run, overrides: Overrides = None, config_dir: ConfigDir = None
 @app.command()
 def config(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     """Print the composed configuration: what each key means and where its value came from."""
-    with _friendly():
+    with friendly():
         from gradwire.trainer.config import compose, describe
 
         typer.echo(describe(_checked(compose(overrides or [], config_dir))), nl=False)
@@ -81,11 +83,11 @@ def plan(
     overrides: Overrides = None, config_dir: ConfigDir = None, json_file: JsonFile = None, png_file: PngFile = None
 ) -> None:
     """Print batch size and learning rate over the run, and its updates, without training."""
-    with _friendly():
+    with friendly():
         from gradwire.trainer import plan_table, plots
         from gradwire.trainer.config import compose
 
-        _check_files(json_file, png_file)
+        check_files(json_file, png_file)
         valid = _checked(compose(overrides or [], config_dir))
         planned = plan_table.planned(valid.config, valid.allow_targets)
         totals = plan_table.totals(valid.config, planned)
@@ -112,8 +114,8 @@ def batch_size(
     with ExitStack() as stack:
 
         def prepare() -> "Job":
-            _check_files(json_file, png_file)
-            job = _new_job(overrides or [], config_dir)
+            check_files(json_file, png_file)
+            job = new_job(overrides or [], config_dir)
             folder = stack.enter_context(TemporaryDirectory(prefix="gradwire-batch-size-"))
             told = {"updates": updates, "command": typed, **arguments}
             return replace(job, mode="batch-size", run_dir=Path(folder), arguments=told)
@@ -128,13 +130,13 @@ def tokenize(
     tokenizer: Annotated[str, typer.Option(help="bytes, or a Hugging Face tokenizer by folder or hub name.")] = "bytes",
 ) -> None:
     """Turn text into a token file for data=tokens."""
-    with _friendly():
+    with friendly():
         from gradwire.trainer.data.tokenize import tokenize as write
 
         write(source, destination, tokenizer)
 
 
-def _check_files(json_file: Path | None, png_file: Path | None) -> None:
+def check_files(json_file: Path | None, png_file: Path | None) -> None:
     """Refuse files that cannot be written, before anything is done for them."""
     from gradwire.trainer.named_files import check_writable
 
@@ -147,7 +149,8 @@ def _check_files(json_file: Path | None, png_file: Path | None) -> None:
         check_available()
 
 
-def _new_job(overrides: list[str], config_dir: Path | None) -> "Job":
+def new_job(overrides: list[str], config_dir: Path | None) -> "Job":
+    """Compose and validate what is to be trained."""
     from gradwire.trainer.config import compose
     from gradwire.trainer.launch.job import Job
 
@@ -188,14 +191,14 @@ def _checked(composed: "Composed") -> "Valid":
 
 def _start(prepare: "Callable[[], Job]") -> None:
     """Run a job; ends the process with its exit code."""
-    with _friendly():
+    with friendly():
         from gradwire.trainer.launch.start import start
 
         raise typer.Exit(start(prepare))
 
 
 @contextmanager
-def _friendly() -> Iterator[None]:
+def friendly() -> Iterator[None]:
     """Turn the errors that a user can make into a message and an exit code; others are bugs and keep their trace."""
     try:
         yield

@@ -44,7 +44,7 @@ def save_plan(path: Path, points: "Sequence[Point]", total_samples: int) -> None
         MissingPackageError: matplotlib is not installed.
         WriteError: the file cannot be written.
     """
-    figure = _figure()
+    figure = blank()
     below = figure.add_subplot(2, 1, 2)
     above = figure.add_subplot(2, 1, 1, sharex=below)
     samples = [point.clock.samples for point in points] + [total_samples]
@@ -59,7 +59,7 @@ def save_plan(path: Path, points: "Sequence[Point]", total_samples: int) -> None
         axes.grid(alpha=0.25)
     above.tick_params(labelbottom=False)
     _updates_along_the_top(above, points, total_samples)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def save_batch_size(
@@ -78,7 +78,7 @@ def save_batch_size(
         MissingPackageError: matplotlib is not installed.
         WriteError: the file cannot be written.
     """
-    figure = _figure()
+    figure = blank()
     left, right = figure.subplots(1, 2)
     left.plot(micro_batches, throughput, "o-", color=_BLUE)
     left.set_xscale("log", base=2)
@@ -91,7 +91,7 @@ def save_batch_size(
     else:
         right.set_axis_off()
         right.text(0.5, 0.5, "no noise scale was measured", ha="center", color=_GRAY)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _trade_off(axes: "Axes", noise_scale: float, chosen: int) -> None:
@@ -130,13 +130,13 @@ def _closed(values: Sequence[int]) -> list[int]:
     return [*values, values[-1]]
 
 
-def _save(figure: "Figure", path: Path) -> None:
+def save_figure(figure: "Figure", path: Path) -> None:
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     named_files.write(path, picture.getvalue())
 
 
-def _figure() -> "Figure":
+def blank() -> "Figure":
     check_available()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

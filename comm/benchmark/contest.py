@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +22,10 @@ _COPIES = 256 * 2**20  # bytes of inputs that one block may hold
 _MOST_CALLS = 200
 _LEAST_ROUNDS = 3
 _PERIOD = 1_048_583  # elements after which inputs repeat: a prime, so that no chunk looks like another
-_DEVIATION = 256  # of the inputs, which are whole: sums of some thousand ranks are exact in float32
+_DEVIATION = 16.0  # of the inputs
+_MOST_BITS = (
+    14  # of a deviation: inputs are multiples of a power of two, so that sums of all ranks are exact in float32
+)
 
 
 @dataclass(frozen=True)
@@ -85,16 +88,23 @@ class Contest:
             except CommError as error:
                 self.unavailable[name] = str(error)
 
-    def measure(self, elements: int, effort: Effort) -> dict[str, Measured]:
+    def measure(
+        self, elements: int, effort: Effort, pulse: Callable[[str], None] = lambda name: None
+    ) -> dict[str, Measured]:
         """Let the contenders take turns on float32 tensors; the same on every rank.
 
-        In each round every contender runs a block of calls, in an order that is reversed from round to round.
+        In each round every contender runs a block of calls, in an order that is reversed from round to round; `pulse`
+        is called with its name before.
         """
         trial = _Trial(self._shape, elements, self._device)
         begun = time.monotonic()
-        found = {name: Measured(self._calls(trial, name, effort)) for name in self._runs}
+        found: dict[str, Measured] = {}
+        for name in self._runs:
+            pulse(name)
+            found[name] = Measured(self._calls(trial, name, effort))
         for turn in range(effort.rounds):
             for name in found if turn % 2 == 0 else reversed(found):
+                pulse(name)
                 _add(found[name], self._block(trial, name, found[name].calls), contender(name))
             if turn + 1 >= _LEAST_ROUNDS and _slowest(time.monotonic() - begun) > effort.patience:
                 break
@@ -144,7 +154,7 @@ class _Trial:
 
     def __init__(self, shape: Shape, elements: int, device: torch.device) -> None:
         period = min(elements, _PERIOD)
-        inputs = (_pattern(rank, period) for rank in range(shape.ranks))
+        inputs = (_pattern(rank, shape.ranks, period) for rank in range(shape.ranks))
         total, squares = torch.zeros(period), torch.zeros(period)
         for rank, values in enumerate(inputs):
             total += values
@@ -183,9 +193,10 @@ def _sent_bytes(device: torch.device) -> float:
     return math.nan if path is None else float(path.read_text())
 
 
-def _pattern(rank: int, count: int) -> Tensor:
+def _pattern(rank: int, ranks: int, count: int) -> Tensor:
     generator = torch.Generator().manual_seed(rank)
-    return (torch.randn(count, generator=generator) * _DEVIATION).round_()
+    steps = 2.0 ** min(_MOST_BITS, 21 - (ranks - 1).bit_length())
+    return (torch.randn(count, generator=generator) * steps).round_() * (_DEVIATION / steps)
 
 
 def _repeated(values: Tensor, elements: int) -> Tensor:

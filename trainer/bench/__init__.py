@@ -1,0 +1,1 @@
+"""`gradwire bench`: what the parts cost on the machines at hand."""

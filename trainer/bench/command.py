@@ -1,0 +1,151 @@
+"""The command `gradwire bench`. Nothing here imports torch before a command runs."""
+
+import re
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from gradwire.trainer.launch.job import Job
+
+bench = typer.Typer(
+    name="bench",
+    help="Measure what the parts cost on the machines at hand.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+_BYTES = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
+_BITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+SIZES = "4B,256B,4KB,64KB,1MB,16MB,64MB,256MB"
+
+
+@bench.callback()
+def _group() -> None:
+    """Measure what the parts cost on the machines at hand."""
+
+
+def parse_sizes(text: str) -> dict[str, int]:
+    """Float32 numbers by size, from text such as "4B,64KB,256MB" (of 1024)."""
+    return {size.strip(): _bytes(size.strip()) // 4 for size in text.split(",")}
+
+
+def _bytes(size: str) -> int:
+    match = re.fullmatch(r"(\d+)(B|KB|MB|GB)", size)
+    if match is None or int(match[1]) * _BYTES[match[2]] < 4:
+        raise typer.BadParameter(
+            f"{size!r} is no size; expected a number of B, KB, MB or GB, such as 64KB, 4B at least"
+        )
+    return int(match[1]) * _BYTES[match[2]]
+
+
+def parse_rate(text: str) -> float:
+    """Bytes a second, from bits a second as tc writes them: "200mbit", "1gbit"."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", text.lower())
+    if match is None or float(match[1]) == 0:
+        raise typer.BadParameter(f"{text!r} is no rate; expected bits a second, such as 200mbit or 10gbit")
+    return float(match[1]) * _BITS[match[2]] / 8
+
+
+def _parse_axes(text: str) -> dict[str, int]:
+    from gradwire.comm import Topology, TopologyError
+
+    try:
+        return Topology.parse(text).axes
+    except TopologyError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _parse_algorithms(text: str) -> str:
+    from gradwire.trainer.bench.comm import algorithms
+
+    return _chosen(text, algorithms())
+
+
+def _parse_codecs(text: str) -> str:
+    from gradwire.trainer.bench.comm import codecs
+
+    return "" if text == "none" else _chosen(text, codecs())
+
+
+def _chosen(text: str, known: list[str]) -> str:
+    names = list(dict.fromkeys(name.strip() for name in text.split(",")))
+    for name in names:
+        if name not in known:
+            raise typer.BadParameter(f"{name!r} is none of {', '.join(known)}")
+    return ",".join(names)
+
+
+@bench.command()
+def comm(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[OVERRIDES]", help="Of the launch group, such as launch.processes=4.")
+    ] = None,
+    axes: Annotated[
+        dict[str, int] | None,
+        typer.Option(
+            parser=_parse_axes,
+            metavar="AXES",
+            help="Axes of links, fastest first, as local=2,node=2; found if not given.",
+        ),
+    ] = None,
+    sizes: Annotated[
+        dict[str, int], typer.Option(parser=parse_sizes, metavar="SIZES", help="Of the float32 tensors.")
+    ] = SIZES,  # type: ignore[assignment]  # parsed as if typed
+    algorithms: Annotated[
+        str | None, typer.Option(parser=_parse_algorithms, metavar="NAMES", help="All if not given.")
+    ] = None,
+    codecs: Annotated[
+        str | None,
+        typer.Option(parser=_parse_codecs, metavar="NAMES", help="On the last axis; all if not given, or none."),
+    ] = None,
+    link: Annotated[
+        float | None,
+        typer.Option(parser=parse_rate, metavar="RATE", help="Of a host's link, as 200mbit; measured if not given."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=2, help="Turns of each contender at each size, at most.")] = 9,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers to this file too.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw a picture, PNG (needs gradwire[plot]).")
+    ] = None,
+) -> None:
+    """Time every all-reduce and codec at every size, beside the backend's own, and check every result."""
+    from gradwire.trainer import cli
+
+    arguments = {
+        "axes": axes,
+        "sizes": sizes,
+        "algorithms": algorithms,
+        "codecs": codecs,
+        "link": link,
+        "rounds": rounds,
+        "json": None if json_file is None else str(json_file.absolute()),
+        "plot": None if plot is None else str(plot.absolute()),
+    }
+    with ExitStack() as stack, cli.friendly():
+        from gradwire.trainer.bench.comm import PROGRAM, measure
+        from gradwire.trainer.launch.start import start
+
+        def prepare() -> "Job":
+            cli.check_files(json_file, plot)
+            job = cli.new_job([*_processes(axes, overrides or []), *(overrides or [])], None)
+            folder = stack.enter_context(TemporaryDirectory(prefix="gradwire-bench-"))
+            return replace(job, mode="bench-comm", run_dir=Path(folder), arguments=arguments)
+
+        raise typer.Exit(start(prepare, PROGRAM, measure))
+
+
+def _processes(axes: dict[str, int] | None, overrides: list[str]) -> list[str]:
+    """As many processes as the axes need, where nothing else is said."""
+    if axes is None or any(text.lstrip("+").startswith("launch") for text in overrides):
+        return []
+    ranks = 1
+    for size in axes.values():
+        ranks *= size
+    return [f"launch.processes={ranks}"]
