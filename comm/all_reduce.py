@@ -1,20 +1,27 @@
 """The all-reduce: one object that knows who takes part and how, called on tensors."""
 
+import sys
 import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gradwire.comm import codecs as _codecs
-from gradwire.comm.algorithms import HalvingDoubling, Ring, TwoShot
+from gradwire.comm import compressions
+from gradwire.comm.automatic import Automatic
+from gradwire.comm.choices import NATIVE, Choice, Way
 from gradwire.comm.codecs import Codec
+from gradwire.comm.compression import Compression
 from gradwire.comm.errors import CodecError, CommError, TopologyError
+from gradwire.comm.factors import Rows
 from gradwire.comm.group import initialized, named, own_group, size_of, timeout_of
+from gradwire.comm.power_sgd import PowerSGD
+from gradwire.comm.prediction import ALGORITHMS
+from gradwire.comm.program import taking_part
 from gradwire.comm.rounds import Algorithm
 from gradwire.comm.segment import Residual
 from gradwire.comm.staged import Staged
@@ -22,7 +29,7 @@ from gradwire.comm.telemetry import Traffic, traffic
 from gradwire.comm.topology import Topology
 
 Op = Literal["mean", "sum"]
-AlgorithmName = Literal["native", "ring", "bidirectional_ring", "two_shot", "halving_doubling"]
+AlgorithmName = Literal["native", "ring", "bidirectional_ring", "two_shot", "halving_doubling", "auto"]
 
 
 class Work(Protocol):
@@ -43,27 +50,30 @@ class AllReduce:
     With "native" and no codec this is the backend's own all-reduce. Otherwise a tensor is cut into segments that flow
     through a reduce-scatter along every axis and an all-gather back, several at a time. On an axis with a codec two
     shots carry encoded values: everyone sends each owner its part, the owner sends what it added up to everyone.
+    PowerSGD sums what a rank holds in low rank instead: a tensor is one segment then, so that its matrices stay whole.
 
     Args:
         topology: Axes of links, fastest first; must multiply to the number of ranks. One ring where None.
         algorithm: How the axes without codec are reduced; "native" leaves these to the backend where it does that well
-            (NCCL) and takes two shots where it does not (gloo).
-        codecs: What compresses an axis, by the axis's name: a codec or its name.
+            (NCCL) and takes two shots where it does not (gloo). With "auto" what is fastest for a size is measured when
+            it first comes (see `tune`), the backend's own all-reduce among it; codecs are then used where they pay.
+        codecs: What compresses an axis, by the axis's name: a codec, PowerSGD (the last axis only), or its name.
         group: Ranks that take part; all where None. Without a process group this process is alone and nothing is sent.
-        segment_mb: Size of the segments, MiB; smaller ones overlap better and cost more processor time.
+        segment_mb: Size of the segments, MiB; smaller ones overlap better and cost more processor time. "auto" decides.
         rotate: Whether segments take the axes in turned orders, so that the links of all axes of a torus work at once.
+            "auto" decides.
         timeout: Seconds that a peer may keep this rank waiting; the group's time-out where None.
 
     Raises:
         TopologyError: The topology is of another size, or has no axis that `codecs` names.
-        CommError: Unknown algorithm or codec, or a size or time that is not above 0.
+        CommError: Unknown algorithm or codec, PowerSGD where it cannot be, or a size or time that is not above 0.
     """
 
     def __init__(
         self,
         topology: Topology | None = None,
         algorithm: AlgorithmName = "native",
-        codecs: Mapping[str, Codec | str] | None = None,
+        codecs: Mapping[str, Compression | str] | None = None,
         group: dist.ProcessGroup | None = None,
         segment_mb: float = 4.0,
         rotate: bool = False,
@@ -80,11 +90,14 @@ class AllReduce:
         self.topology = topology or Topology(ring=self.size)
         self.topology.check(self.size)
         self.codecs = _by_axis(self.topology, codecs or {})
+        _check_low_rank(self.topology, self.codecs, "auto" if algorithm == "auto" else "rotate" if rotate else None)
         self.segment_mb = segment_mb
         self.rotate = rotate
         self.timeout = timeout
         self._calls = 0
-        self._engines: dict[torch.device, Staged] = {}
+        plain = {axis: codec for axis, codec in self.codecs.items() if isinstance(codec, Codec)}
+        self._automatic = Automatic(self.topology, plain) if algorithm == "auto" else None
+        self._engines: dict[tuple[torch.device, Way], Staged] = {}
 
     def __call__(
         self,
@@ -94,6 +107,8 @@ class AllReduce:
         *,
         seed: int | None = None,
         residuals: Mapping[str, Residual] | None = None,
+        update: int | None = None,
+        matrices: Sequence[Rows] | None = None,
     ) -> Work | None:
         """Reduce `tensor` (dense, any shape, the same on every rank) in place.
 
@@ -105,6 +120,8 @@ class AllReduce:
             async_op: Whether to return before it is done.
             seed: For codecs with random choices, the same on every rank; the number of calls so far where None.
             residuals: Error feedback by axis, each of as many elements as `residual_ranges` covers; with "sum" only.
+            update: Which one of a run this is, counted from 0, for codecs that change; past their changes where None.
+            matrices: Rows of matrices in the tensor, for PowerSGD; the tensor [first axis, all others] where None.
 
         Returns:
             None; with `async_op` the work to wait for, before which the tensor must not be touched.
@@ -119,7 +136,14 @@ class AllReduce:
             raise CommError("residuals are in units of the reduced tensor: divide by the ranks first and use op='sum'")
         if not initialized() or self.size == 1:
             return _Done() if async_op else None
-        work = self._start(tensor, op, seed, residuals or {})
+        self._calls += 1
+        carried = _Carried(
+            seed=self._calls if seed is None else seed,
+            residuals=residuals or {},
+            update=sys.maxsize if update is None else update,
+            matrices=_whole(tensor) if matrices is None else matrices,
+        )
+        work = self._start(self._way(tensor), tensor, op, carried)
         if async_op:
             return work
         work.wait()
@@ -137,28 +161,108 @@ class AllReduce:
         """Whether the backend's own all-reduce does it all."""
         return self.algorithm == "native" and not self.codecs
 
+    @property
+    def choices(self) -> list[Choice]:
+        """What "auto" has decided so far, from small to large tensors."""
+        return [] if self._automatic is None else self._automatic.choices
+
+    def tune(self, sizes: Sequence[int], device: torch.device | None = None) -> list[Choice]:
+        """With "auto": measure what is fastest for tensors of so many bytes, where that is not known. A collective.
+
+        The first time links and codecs are measured too. Takes seconds; on slow links, tens of seconds for large sizes.
+
+        Returns:
+            The choices, one for each size; none without "auto".
+
+        Raises:
+            CollectiveError: A peer died or did not answer in time.
+        """
+        if self._automatic is None or not initialized() or self.size == 1:
+            return []
+        device = device or torch.device("cpu")
+        chosen = [self._automatic.choice(nbytes, device, self.group, self._try) for nbytes in sizes]
+        for choice in chosen:
+            if not choice.way.native:
+                self._engine(device, choice.way)
+        self._leave_unused()
+        return chosen
+
+    def state_dict(self) -> dict[str, Any]:
+        """The choices of "auto", so that a resumed run repeats them."""
+        return {} if self._automatic is None else self._automatic.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over choices instead of measuring; those with another algorithm than "auto" have none to take over.
+
+        Raises:
+            CommError: They were made on another topology or with other codecs.
+        """
+        if self._automatic is not None and state:
+            self._automatic.load_state_dict(state)
+
     def private(self, device: torch.device) -> "AllReduce":
-        """The same over a group of its own, whose calls need no order with anybody else's. A collective."""
+        """The same over a group of its own, whose calls need no order with anybody else's. A collective.
+
+        Choices of "auto" are shared by both.
+        """
         group = own_group(self.group, device) if initialized() and self.size > 1 else self.group
         own = AllReduce(self.topology, self.algorithm, self.codecs, group, self.segment_mb, self.rotate, self.timeout)
-        if self.size > 1 and not self.is_native:
-            own._engine(device)
+        own._automatic = self._automatic
+        if self.size > 1 and self._automatic is None and not self.is_native:
+            own._engine(device, own._fixed_way)
         return own
+
+    def recode(self, axis: str, codec: Codec) -> None:
+        """Use another codec on an axis that has one. Every rank does, between the same two reductions.
+
+        Tensors are cut as before, so residuals stay where they are.
+
+        Raises:
+            CommError: The axis has no codec now.
+        """
+        if axis not in self.codecs:
+            raise CommError(f"the axis {axis!r} has no codec that could be replaced; there are {list(self.codecs)}")
+        self.codecs[axis] = codec
+        for engine in self._engines.values():
+            engine.recode(axis, codec)
 
     def residual_ranges(self, axis: str, tensor: Tensor) -> list[tuple[int, int]]:
         """The elements of `tensor` that this rank encodes along `axis`, in the order in which a residual holds them."""
-        if self.is_native or self.size == 1:
+        way = self._way(tensor)
+        if way.native or self.size == 1:
             return []
-        return self._engine(tensor.device).residual_ranges(axis, tensor.numel(), tensor.itemsize)
+        engine = self._engine(tensor.device, way)
+        return engine.residual_ranges(axis, tensor.numel(), tensor.itemsize) if axis in engine.codecs else []
 
     def owned_ranges(self, axis: str, tensor: Tensor) -> list[tuple[int, int]]:
         """Those among them that belong to this rank: over the ranks they make up the tensor."""
-        if self.is_native or self.size == 1:
+        way = self._way(tensor)
+        if way.native or self.size == 1:
             return []
-        return self._engine(tensor.device).owned_ranges(axis, tensor.numel(), tensor.itemsize)
+        engine = self._engine(tensor.device, way)
+        return engine.owned_ranges(axis, tensor.numel(), tensor.itemsize) if axis in engine.codecs else []
 
-    def _start(self, tensor: Tensor, op: Op, seed: int | None, residuals: Mapping[str, Residual]) -> Work:
-        self._calls += 1
+    @property
+    def _fixed_way(self) -> Way:
+        return Way(self.algorithm, self.segment_mb, self.rotate, bool(self.codecs))
+
+    def _way(self, tensor: Tensor) -> Way:
+        """How the tensor is reduced."""
+        if self._automatic is None or self.size == 1:
+            return self._fixed_way
+        (choice,) = self.tune([tensor.nbytes], tensor.device)
+        return choice.way if _has_fractions(tensor) or not choice.way.coded else NATIVE
+
+    def _try(self, way: Way, tensor: Tensor) -> None:
+        self._start(way, tensor, "mean", _Carried()).wait()
+
+    def _leave_unused(self) -> None:
+        """End the engines that were only tried."""
+        used = {choice.way for choice in self.choices}
+        for key in [key for key in self._engines if key[1] not in used]:
+            self._engines.pop(key).leave()
+
+    def _start(self, way: Way, tensor: Tensor, op: Op, carried: "_Carried") -> Work:
         flat = tensor.detach()
         flat = flat if flat.is_contiguous() else flat.contiguous()
 
@@ -167,15 +271,15 @@ class AllReduce:
                 with torch.no_grad():
                     tensor.copy_(flat)
 
-        if self.is_native:
+        if way.native:
             return self._start_native(flat, op, complete)
         elements = flat.view(-1)
-        if self.codecs and not (elements.is_floating_point() or elements.is_complex()):
+        if way.coded and not _has_fractions(elements):
             raise CodecError(f"codecs compress floating-point numbers; found {tensor.dtype}. Use an AllReduce without")
         elements = torch.view_as_real(elements).view(-1) if elements.is_complex() else elements
-        seed = self._calls if seed is None else seed
         divisor = self.size if op == "mean" else 1
-        job = self._engine(tensor.device)(elements, divisor, seed, residuals)
+        engine = self._engine(tensor.device, way)
+        job = engine(elements, divisor, carried.seed, carried.residuals, carried.update, carried.matrices)
         return _Staged(job.wait, complete)
 
     def _start_native(self, flat: Tensor, op: Op, complete: Callable[[], None]) -> Work:
@@ -188,50 +292,76 @@ class AllReduce:
         with named("an all-reduce", self.group):
             work = dist.all_reduce(flat, group=self.group, async_op=True)
         assert work is not None
-        return _Native(work, self.group, finish)
+        timeout = timedelta(seconds=self.timeout) if self.timeout and flat.device.type == "cpu" else None
+        return _Native(work, self.group, finish, timeout)
 
-    def _engine(self, device: torch.device) -> Staged:
-        if device not in self._engines:
+    def _engine(self, device: torch.device, way: Way) -> Staged:
+        if (device, way) not in self._engines:
             parent = self.group or dist.group.WORLD
             assert parent is not None
             seconds = timedelta(seconds=self.timeout) if self.timeout else timeout_of(parent, device)
             engine = Staged(
                 self.topology,
-                _rounds(self.algorithm, device),
-                self.codecs,
+                _rounds(way.algorithm, device),
+                self.codecs if way.coded else {},
                 self.group,
                 device,
-                int(self.segment_mb * (1 << 20)),
-                self.rotate,
+                int(way.segment_mb * (1 << 20)),
+                way.rotate,
                 seconds or _PATIENCE,
             )
             weakref.finalize(self, engine.close)
-            self._engines[device] = engine
-        return self._engines[device]
+            self._engines[device, way] = engine
+        return self._engines[device, way]
 
 
 _PATIENCE = timedelta(minutes=30)
 
 
-def _by_axis(topology: Topology, codecs: Mapping[str, Codec | str]) -> dict[str, Codec]:
+@dataclass(frozen=True)
+class _Carried:
+    """What a caller that reduces one tensor again and again gives with it; see `AllReduce.__call__`."""
+
+    seed: int = 0
+    residuals: Mapping[str, Residual] = field(default_factory=dict)
+    update: int = sys.maxsize
+    matrices: Sequence[Rows] = ()
+
+
+def _by_axis(topology: Topology, codecs: Mapping[str, Compression | str]) -> dict[str, Compression]:
     for axis in codecs:
         if axis not in topology.axes:
             raise TopologyError(f"there is a codec for the axis {axis!r}, and the topology is {topology}")
-    made = {axis: _codecs.named(codec) if isinstance(codec, str) else codec for axis, codec in codecs.items()}
+    made = {axis: compressions.named(codec) if isinstance(codec, str) else codec for axis, codec in codecs.items()}
     return {axis: codec for axis, codec in made.items() if codec.name != "none" and topology.axes[axis] > 1}
 
 
-def _rounds(name: AlgorithmName, device: torch.device) -> Algorithm | None:
+def _check_low_rank(topology: Topology, codecs: Mapping[str, Compression], beside: str | None) -> None:
+    axes = [axis for axis, codec in codecs.items() if isinstance(codec, PowerSGD)]
+    last = taking_part(topology)[-1:]
+    if axes and (beside is not None or axes != list(last)):
+        raise CommError(
+            f"PowerSGD sums what the other axes have scattered, so it belongs on the last axis ({', '.join(last)}) and "
+            f"the axes keep their order; found it {f'with {beside}' if beside else f'on {axes[0]} of {topology}'}"
+        )
+
+
+def _whole(tensor: Tensor) -> list[Rows]:
+    """A tensor as one matrix [first axis, all others]; nothing of one that has a single axis, or complex numbers."""
+    if tensor.dim() < 2 or not tensor.numel() or tensor.is_complex():
+        return []
+    return [Rows("tensor", 0, 0, tensor.shape[0], tensor[0].numel())]
+
+
+def _rounds(name: str, device: torch.device) -> Algorithm | None:
     """The rounds of axes without codec; None for the backend's own."""
     if name == "native":
-        return None if device.type == "cuda" else TwoShot()
-    made: dict[str, Algorithm] = {
-        "ring": Ring(),
-        "bidirectional_ring": Ring(bidirectional=True),
-        "two_shot": TwoShot(),
-        "halving_doubling": HalvingDoubling(),
-    }
-    return made[name]
+        return None if device.type == "cuda" else ALGORITHMS["two_shot"]
+    return ALGORITHMS[name]
+
+
+def _has_fractions(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def check_op(op: str, tensor: Tensor) -> None:
@@ -251,10 +381,14 @@ class _Native:
     work: dist.Work
     group: dist.ProcessGroup | None
     complete: Callable[[], None]
+    timeout: timedelta | None  # the group's own where None
 
     def wait(self) -> None:
         with named("an all-reduce", self.group):
-            self.work.wait()
+            if self.timeout is None:
+                self.work.wait()
+            else:
+                self.work.wait(self.timeout)
         self.complete()
 
 

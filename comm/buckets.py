@@ -3,9 +3,12 @@
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+
+from gradwire.comm.factors import Rows
 
 _ALIGNMENT = 64  # bytes at which every gradient begins
 
@@ -72,6 +75,18 @@ class Bucket:
     def size(self) -> int:
         """Bytes of the gradients."""
         return self.gradients.nbytes
+
+    @cached_property
+    def matrices(self) -> tuple[Rows, ...]:
+        """The gradients of two and more axes as matrices [outermost axis in memory, all others]."""
+        found = []
+        for slot in self.slots:
+            view = slot.view
+            if view.dim() >= 2 and view.numel() and not view.is_complex():
+                _, rows = max(zip(view.stride(), view.shape, strict=True))
+                offset = int(view.storage_offset() - self.flat.storage_offset())
+                found.append(Rows(slot.name, 0, offset, rows, view.numel() // rows))
+        return tuple(found)
 
     def __str__(self) -> str:
         names = self.names

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from gradwire.comm.codecs.codec import Codec
 from gradwire.comm.layout import Portion, Range
+from gradwire.comm.momentum import DeepGradientCompression
 from gradwire.comm.program import encode_seed
 from gradwire.comm.segment import Segment
-from gradwire.comm.telemetry import Meter
+from gradwire.comm.telemetry import Meter, energy
 from gradwire.comm.transport import Line, Message
 
 
@@ -24,6 +25,10 @@ class _CodedStage:
         self.meter = Meter(line.axis)
         self._depth = depth
         self._peers = [position for position in range(line.size) if position != line.position]
+
+    @property
+    def _correction(self) -> DeepGradientCompression | None:
+        return self.codec if isinstance(self.codec, DeepGradientCompression) else None
 
     def _portion(self, segment: Segment) -> Portion:
         return segment.portions[self._depth]
@@ -41,21 +46,28 @@ class _CodedStage:
 
     def _encode(self, segment: Segment, values: Tensor, start: int, payload: Tensor) -> None:
         """Encode float32 `values`, whose first is element `start` of the tensor."""
-        residual, error = segment.residuals.get(self.line.axis), None
-        if residual is not None:
-            first = start - self._portion(segment).start
-            error = residual.pending[first : first + values.numel()]
-        elif segment.measured:
-            error = segment.take(f"{self.name} error", values.numel(), torch.float32)
+        error = self._error(segment, start, values.numel())
         adds = self.kind == "reduce-scatter"
         seed = encode_seed(self.codec, segment.seed, start, self.line.position, adds)
-        self.codec.encode(values, payload, seed=seed, error=error)
+        self._codec(segment).encode(values, payload, seed=seed, error=error)
         if segment.measured and error is not None:
-            self.meter.errors.append((_energy(error), _energy(values)))
+            self.meter.errors.append((energy(error), energy(values)))
+
+    def _codec(self, segment: Segment) -> Codec:
+        return self.codec.at(segment.update)
+
+    def _error(self, segment: Segment, start: int, count: int) -> Tensor | None:
+        """Where what is lost of the elements from `start` on shall be written."""
+        residual = segment.residuals.get(self.line.axis)
+        if residual is not None:
+            first = start - self._portion(segment).start
+            return residual.pending[first : first + count]
+        return segment.take(f"{self.name} error", count, torch.float32) if segment.measured else None
 
     def _payloads(self, segment: Segment, name: str, counts: list[int]) -> list[Tensor]:
         """Room for the payloads of chunks of so many elements, each beginning at a multiple of 64 bytes."""
-        sizes = [self.codec.nbytes(count) for count in counts]
+        codec = self._codec(segment)
+        sizes = [codec.nbytes(count) for count in counts]
         padded = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
         room = segment.take(f"{self.name} {name}", sum(padded), torch.uint8)
         return [part[:size] for part, size in zip(torch.split(room, padded), sizes, strict=True)]
@@ -70,6 +82,8 @@ class _CodedStage:
 class CodedReduceScatter(_CodedStage):
     """Every rank encodes what each other rank will own; the owner adds what it decodes to its own exact part.
 
+    With momentum correction the owner chooses from its own part as well, or that would count for more than the others.
+
     Args:
         line: The ranks along the axis.
         depth: Which of the segment's portions the axis cuts.
@@ -83,7 +97,10 @@ class CodedReduceScatter(_CodedStage):
         portion = self._portion(segment)
         values = self._values(segment, (portion.start, portion.stop))
         residual = segment.residuals.get(self.line.axis)
-        if residual is not None:
+        if residual is not None and self._correction is not None:
+            assert residual.velocity is not None
+            self._correction.accumulate(values, residual.kept, residual.velocity.kept, residual.velocity.pending)
+        elif residual is not None:
             values.add_(residual.kept)
         counts = [stop - start for start, stop in portion.chunks]
         payloads = self._payloads(segment, "sent", [counts[peer] for peer in self._peers])
@@ -92,10 +109,22 @@ class CodedReduceScatter(_CodedStage):
             if stop > start:
                 self._encode(segment, values[start - portion.start : stop - portion.start], start, payload)
         own = values[portion.own[0] - portion.start : portion.own[1] - portion.start]
+        if self._correction is not None and own.numel():
+            (payload,) = self._payloads(segment, "own", [own.numel()])
+            self._encode(segment, own, portion.own[0], payload)
+            self._codec(segment).decode(payload, own)
         self._store(segment, portion.own, own)
         self.meter.encoding += time.perf_counter() - begun
         sends = list(zip(self._peers, payloads, strict=True))
         self._post(segment, sends, self._rooms(segment, own.numel()), tag)
+
+    def _encode(self, segment: Segment, values: Tensor, start: int, payload: Tensor) -> None:
+        super()._encode(segment, values, start, payload)
+        residual = segment.residuals.get(self.line.axis)
+        if self._correction is not None and residual is not None and residual.velocity is not None:
+            first = start - self._portion(segment).start
+            velocity = residual.velocity.pending[first : first + values.numel()]
+            self._correction.clear_sent(self._correction.at(segment.update), payload, velocity)
 
     def _rooms(self, segment: Segment, count: int) -> list[Message]:
         rooms = self._payloads(segment, "received", [count] * len(self._peers))
@@ -104,10 +133,10 @@ class CodedReduceScatter(_CodedStage):
     def finish(self, segment: Segment, tag: int) -> None:
         own = self._portion(segment).own
         values = self._values(segment, own)
-        rooms = self._rooms(segment, values.numel())
+        codec, rooms = self._codec(segment), self._rooms(segment, values.numel())
         for place in self.meter.timed_arrivals(segment.exchanges[self.name]):
             begun = time.perf_counter()
-            self.codec.decode_add(rooms[place][1], values)
+            codec.decode_add(rooms[place][1], values)
             self.meter.decoding += time.perf_counter() - begun
         self._store(segment, own, values)
 
@@ -135,6 +164,19 @@ class CodedAllGather(_CodedStage):
         if values.numel():
             self._decode(segment, payload, portion.own)
 
+    def _encode(self, segment: Segment, values: Tensor, start: int, payload: Tensor) -> None:
+        super()._encode(segment, values, start, payload)
+        residual = segment.residuals.get(self.line.axis)
+        if self._correction is not None and residual is not None:  # beside what was not chosen of its own part
+            first = start - self._portion(segment).start
+            error = segment.take(f"{self.name} error", values.numel(), torch.float32)
+            residual.pending[first : first + values.numel()].add_(error)
+
+    def _error(self, segment: Segment, start: int, count: int) -> Tensor | None:
+        if self._correction is not None:
+            return segment.take(f"{self.name} error", count, torch.float32)
+        return super()._error(segment, start, count)
+
     def _rooms(self, segment: Segment) -> list[Message]:
         chunks = [self._portion(segment).chunks[peer] for peer in self._peers]
         rooms = self._payloads(segment, "received", [stop - start for start, stop in chunks])
@@ -152,16 +194,11 @@ class CodedAllGather(_CodedStage):
     def _decode(self, segment: Segment, payload: Tensor, span: Range) -> None:
         elements = segment.elements(*span)
         if elements.dtype == torch.float32:
-            self.codec.decode(payload, elements)
+            self._codec(segment).decode(payload, elements)
             return
         room = segment.take(f"{self.name} decoded {span[0]}", elements.numel(), torch.float32)
-        self.codec.decode(payload, room)
+        self._codec(segment).decode(payload, room)
         elements.copy_(room)
 
 
 _ALIGNMENT = 64  # bytes
-
-
-def _energy(values: Tensor) -> Tensor:
-    norm: Tensor = torch.linalg.vector_norm(values, dtype=torch.float64)
-    return norm.square()

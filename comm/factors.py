@@ -38,6 +38,15 @@ class Rows:
         """Where they end in the flat tensor."""
         return self.offset + self.rows * self.columns
 
+    def within(self, start: int, stop: int) -> "Rows | None":
+        """The rows that lie wholly in the elements [start, stop), with offsets counted from `start`; None without."""
+        first = max(0, -((self.offset - start) // self.columns))
+        last = min(self.rows, (stop - self.offset) // self.columns)
+        if first >= last:
+            return None
+        offset = self.offset + first * self.columns - start
+        return Rows(self.name, self.first + first, offset, last - first, self.columns)
+
     def matrix(self, flat: Tensor) -> Tensor:
         """Their view [rows, columns] in `flat`."""
         return flat[self.offset : self.stop].view(self.rows, self.columns)

@@ -22,7 +22,7 @@ class Lane:
     once, which never waits. So no rank can block another for anything but its own lateness.
 
     Args:
-        stages: Reduce-scatters, then all-gathers.
+        stages: Reduce-scatters, then as many all-gathers; between them an all-reduce, where an axis has one.
         offsets: Where the message tags of each stage begin, out of `tags`.
         tags: Message tags that a segment takes.
         device: Of the tensors.
@@ -112,7 +112,7 @@ class Lane:
     def _finish(self, segment: Segment, place: int) -> None:
         with torch.no_grad():
             self.stages[place].finish(segment, self._tag(segment, place))
-            if 2 * (place + 1) == len(self.stages) and segment.divisor != 1:
+            if place + 1 == (len(self.stages) + 1) // 2 and segment.divisor != 1:  # the last sum
                 segment.elements(*segment.portions[-1].own).div_(segment.divisor)
 
     def _tag(self, segment: Segment, place: int) -> int:

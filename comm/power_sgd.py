@@ -3,11 +3,12 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from gradwire.comm.compression import Compression
 from gradwire.comm.errors import CommError
 from gradwire.comm.factors import Factors, Rows
 from gradwire.comm.orthogonal import orthonormalize_
@@ -16,7 +17,7 @@ SumInPlace = Callable[[Tensor], None]
 
 
 @dataclass(frozen=True)
-class PowerSGD:
+class PowerSGD(Compression):
     """A low-rank reduction: M ≈ P Qᵀ, where only P and Q are summed over the ranks.
 
     Args:
@@ -28,6 +29,8 @@ class PowerSGD:
         CommError: A rank below 1 or a compression below 1.
     """
 
+    name: ClassVar[str] = "power_sgd"
+    feedback: ClassVar[bool] = True
     rank: int = 2
     min_compression: float = 2.0
     warm_start: bool = True
@@ -110,11 +113,14 @@ class LowRank:
             self._remember(rows, q_RC)
 
     def settle(self, kept: bool) -> None:
-        """End the step: its factors begin the next one if it was kept, and are forgotten otherwise."""
-        for key, pending in self._pending.items():
-            if kept and key in self._factors:
-                self._spare[key] = self._factors[key]
-            (self._factors if kept else self._spare)[key] = pending
+        """End the step: its factors begin the next one if it was kept, and are forgotten otherwise.
+
+        Rows that had no part in a kept step are forgotten as well.
+        """
+        if kept:
+            self._factors, self._spare = self._pending, self._factors
+        else:
+            self._spare = self._pending
         self._pending = {}
         self._steps += kept
 

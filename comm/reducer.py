@@ -14,8 +14,11 @@ from torch.utils.hooks import RemovableHandle
 from gradwire.comm import postscript
 from gradwire.comm.all_reduce import AllReduce, Op, Work
 from gradwire.comm.buckets import Bucket, Slot
+from gradwire.comm.choices import Choice
+from gradwire.comm.codecs import Bf16
 from gradwire.comm.cycle import Cycle
 from gradwire.comm.errors import AttachError, BackwardError, CommError
+from gradwire.comm.exposure import Exposure
 from gradwire.comm.group import rank_of
 from gradwire.comm.postscript import Postscript
 from gradwire.comm.residuals import Residuals
@@ -68,6 +71,7 @@ class Reducer:
         self._postscript = Postscript(tail, all_reduce.size) if tail is not None and tail.numel() else None
         self._residuals = Residuals(all_reduce, self.buckets)
         self._reductions = 0
+        self._exposure = Exposure(self.buckets[0].flat.device if self.buckets else torch.device("cpu"))
         self._handles: list[RemovableHandle] = []
 
     @property
@@ -153,18 +157,46 @@ class Reducer:
         """By axis, what the reductions since the last call cost this rank; see `AllReduce.take_traffic`."""
         return self._all_reduce.take_traffic()
 
+    def take_exposed(self) -> float:
+        """Seconds since the last call that backward's end waited for reductions."""
+        return self._exposure.take()
+
+    @property
+    def tolerances(self) -> dict[str, float]:
+        """By axis, the relative error past which its codec should not be used (see `fall_back`), where there is one."""
+        tolerances = {axis: codec.tolerance for axis, codec in self._all_reduce.codecs.items()}
+        return {axis: tolerance for axis, tolerance in tolerances.items() if tolerance is not None}
+
+    def fall_back(self, axis: str) -> None:
+        """Send bf16 along `axis` from now on, between two updates, on every rank the same.
+
+        What its codec lost so far is fed back into that, where it has feedback.
+        """
+        self._all_reduce.recode(axis, Bf16())
+
+    def choices(self) -> list[Choice]:
+        """How each bucket is reduced, where the algorithm is "auto"; else none."""
+        device = self.buckets[0].flat.device if self.buckets else None
+        return self._all_reduce.tune([bucket.flat.nbytes for bucket in self.buckets], device)
+
     def state_dict(self) -> dict[str, Any]:
-        """What this rank needs beside the module to resume in the same bits: what codecs lost so far, by parameter."""
-        residuals = self._residuals.state_dict()
-        return {"reductions": self._reductions, "residuals": residuals} if self._all_reduce.codecs else {}
+        """What this rank needs beside the module to resume in the same bits: what codecs carry over, by parameter."""
+        carried = self._residuals.state_dict()
+        state = {"reductions": self._reductions, **carried} if self._all_reduce.codecs else {}
+        choices = self._all_reduce.state_dict()
+        return {**state, "choices": choices} if choices else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from this rank's own `state_dict()`.
+        """Continue from this rank's own `state_dict()`. A collective where the algorithm is "auto": choices go with it.
 
         Raises:
             CommError: It is of another rank, topology, codec or module.
         """
-        self._residuals.load_state_dict(state.get("residuals", {}))
+        if self._all_reduce.state_dict() != state.get("choices", {}):
+            self._all_reduce.load_state_dict(state.get("choices", {}))
+            self.choices()
+            self._residuals = Residuals(self._all_reduce, self.buckets)
+        self._residuals.load_state_dict(state)
         self._reductions = state.get("reductions", 0)
 
     def load_state_dicts(self, states: Sequence[Mapping[str, Any]]) -> None:
@@ -173,7 +205,7 @@ class Reducer:
         Raises:
             CommError: The states hold residuals, and no axis has feedback now.
         """
-        self._residuals.load_sum([state.get("residuals", {}) for state in states])
+        self._residuals.load_sum(states)
         self._reductions = max((state.get("reductions", 0) for state in states), default=0)
 
     def keep(self, handles: Sequence[RemovableHandle]) -> None:
@@ -236,7 +268,15 @@ class Reducer:
         residuals = self._residuals.of(bucket)
         if self._all_reduce.codecs and bucket.gaps:
             torch._foreach_zero_(bucket.gaps)
-        return self._all_reduce(bucket.flat, op="sum", async_op=True, seed=seed, residuals=residuals)
+        return self._all_reduce(
+            bucket.flat,
+            op="sum",
+            async_op=True,
+            seed=seed,
+            residuals=residuals,
+            update=self._reductions - 1,
+            matrices=bucket.matrices,
+        )
 
     def _await_end(self) -> None:
         """Have `_finish` called when the running backward ends; the engine drops the callback where that fails."""
@@ -253,7 +293,8 @@ class Reducer:
     def _finish(self) -> None:
         assert self._cycle is not None
         cycle = self._cycle
-        self._guard(lambda: cycle.complete(self._take))
+        with self._exposure.waiting():
+            self._guard(lambda: cycle.complete(self._take))
         self._cycle = None
         if cycle.aborted:
             ranks = ", ".join(map(str, cycle.aborted))

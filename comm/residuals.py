@@ -1,8 +1,9 @@
-"""Error feedback of an attached module: what codecs lost of each bucket, added to the next update's gradient.
+"""What compression carries over to the next update: what was lost of each bucket, momenta, and factors.
 
-Seide et al. 2014 (1-bit SGD); Karimireddy et al. 2019, arXiv 1901.09847.
+Error feedback: Seide et al. 2014 (1-bit SGD); Karimireddy et al. 2019, arXiv 1901.09847.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,13 +13,17 @@ from torch import Tensor
 from gradwire.comm.all_reduce import AllReduce
 from gradwire.comm.buckets import Bucket
 from gradwire.comm.errors import CommError
+from gradwire.comm.momentum import DeepGradientCompression
+from gradwire.comm.power_sgd import LowRank, PowerSGD
 from gradwire.comm.segment import Residual
 
 
 class Residuals:
     """For every bucket and every axis whose codec wants feedback, what this rank failed to send.
 
-    A residual is in units of the reduced gradient. It counts once the update that it arose in is kept.
+    A residual is in units of the reduced gradient. It counts once the update that it arose in is kept. So do the
+    momenta of deep gradient compression, which are in the same units, and PowerSGD's factors, which are in none: a step
+    begins with their directions.
 
     Args:
         all_reduce: Sums the buckets.
@@ -33,10 +38,10 @@ class Residuals:
             if codec.feedback and all_reduce.size > 1
         }
         self._all_reduce = all_reduce
-        self._by_bucket = [
-            {axis: _zeros(ranges[bucket.index], bucket.flat.device) for axis, ranges in self._ranges.items()}
-            for bucket in self._buckets
-        ]
+        codecs = {axis: all_reduce.codecs[axis] for axis in self._ranges}
+        self._low_rank = {axis: LowRank(codec) for axis, codec in codecs.items() if isinstance(codec, PowerSGD)}
+        self._corrected = {axis for axis, codec in codecs.items() if isinstance(codec, DeepGradientCompression)}
+        self._by_bucket = [{axis: self._zeros(axis, bucket) for axis in self._ranges} for bucket in self._buckets]
         self._unsettled: list[Tensor] | None = None  # of each bucket, whether its reduced gradient is finite
 
     def of(self, bucket: Bucket) -> Mapping[str, Residual]:
@@ -51,12 +56,15 @@ class Residuals:
     def settle(self, kept: bool | None = None) -> None:
         """The update was kept, or its gradient thrown away; where None, it is taken to be kept if it was finite."""
         unsettled, self._unsettled = self._unsettled, None
-        if unsettled is None or kept is False or (kept is None and not all(map(bool, unsettled))):
+        if unsettled is None:
             return
-        self._by_bucket = [
-            {axis: Residual(residual.pending, residual.kept) for axis, residual in by_axis.items()}
-            for by_axis in self._by_bucket
-        ]
+        kept = all(map(bool, unsettled)) if kept is None else kept
+        for low_rank in self._low_rank.values():
+            low_rank.settle(kept)
+        if kept:
+            self._by_bucket = [
+                {axis: residual.kept_now() for axis, residual in by_axis.items()} for by_axis in self._by_bucket
+            ]
 
     def discard(self) -> None:
         """Backward failed: what arose in it never counts."""
@@ -66,19 +74,24 @@ class Residuals:
         """Gradients come multiplied with `factor` from now on, compared with before: a new loss scale."""
         self.settle()
         for by_axis in self._by_bucket:
-            for residual in by_axis.values():
-                residual.kept.mul_(factor)
+            for kept in itertools.chain(*(_kept(residual).values() for residual in by_axis.values())):
+                kept.mul_(factor)
 
     def state_dict(self) -> dict[str, Any]:
-        """By axis and parameter name: the spans of its memory that this rank encodes, and their residuals."""
+        """Residuals by axis and parameter name, with the spans of its memory that this rank encodes; factors by axis.
+
+        A residual is a list of flat tensors: what was lost, and with momentum correction the velocity.
+        """
         self.settle()
-        return {
+        residuals = {
             axis: {
-                name: {"spans": spans, "values": torch.cat(values)}
-                for name, (spans, values) in self._by_name(axis).items()
+                name: {"spans": spans, **{kind: torch.cat(values) for kind, values in kinds.items()}}
+                for name, (spans, kinds) in self._by_name(axis).items()
             }
             for axis in self._ranges
         }
+        factors = {axis: low_rank.state_dict() for axis, low_rank in self._low_rank.items()}
+        return {"residuals": residuals, **({"factors": factors} if factors else {})}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from this rank's own `state_dict()`.
@@ -87,39 +100,52 @@ class Residuals:
             CommError: It is of another rank, topology, codec or model.
         """
         self._unsettled = None
+        residuals, factors = state.get("residuals", {}), state.get("factors", {})
         mine = {axis: self._by_name(axis) for axis in self._ranges}
-        spans = {axis: {name: found for name, (found, _) in parts.items()} for axis, parts in mine.items()}
-        if _spans_of(state) != spans:
+        outline = {
+            axis: {name: (spans, set(kinds)) for name, (spans, kinds) in parts.items()} for axis, parts in mine.items()
+        }
+        if _outline_of(residuals) != outline or set(factors) != set(self._low_rank):
             raise CommError(
-                f"the saved residuals are of the axes {', '.join(state) or 'none'} on other ranks, or of another "
-                f"module; this reducer has feedback on {', '.join(mine) or 'no axis'}. With the states of all ranks, "
-                "load_state_dicts() takes them over"
+                f"the saved residuals are of the axes {', '.join(residuals) or 'none'} on other ranks, or of another "
+                f"codec or module; this reducer has feedback on {', '.join(mine) or 'no axis'}. With the states of all "
+                "ranks, load_state_dicts() takes them over"
             )
         for axis, parts in mine.items():
-            for name, (_, values) in parts.items():
-                saved = torch.split(state[axis][name]["values"], [value.numel() for value in values])
-                for value, kept in zip(values, saved, strict=True):
-                    value.copy_(kept)
+            for name, (_, kinds) in parts.items():
+                for kind, values in kinds.items():
+                    saved = torch.split(residuals[axis][name][kind], [value.numel() for value in values])
+                    for value, kept in zip(values, saved, strict=True):
+                        value.copy_(kept)
+        for axis, low_rank in self._low_rank.items():
+            low_rank.load_state_dict(factors[axis])
 
     def load_sum(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Continue from all ranks' states of a run on other ranks: the sum of the residuals stays what it was.
 
         What belongs to an element of the gradient goes to the rank that owns it along the first axis with feedback.
+        Velocities go likewise, or are lost where nothing has momentum correction now. Factors of the same rows stay.
 
         Raises:
             CommError: The states hold residuals, and no axis has feedback now.
         """
         self._unsettled = None
+        residuals = [state.get("residuals", {}) for state in states]
         if not self._ranges:
-            if any(axis for state in states for axis in state):
+            if any(residuals):
                 raise CommError("the saved residuals have no place: no axis has a codec with error feedback now")
             return
         first = next(iter(self._ranges))
         for axis in self._ranges:
-            for name, (spans, values) in self._by_name(axis).items():
-                for span, value in zip(spans, values, strict=True):
-                    value.copy_(_summed(states, name, span)) if axis == first else value.zero_()
+            for name, (spans, kinds) in self._by_name(axis).items():
+                for kind, values in kinds.items():
+                    for span, value in zip(spans, values, strict=True):
+                        value.copy_(_summed(residuals, name, kind, span)) if axis == first else value.zero_()
         self._keep_owned(first)
+        for axis, low_rank in self._low_rank.items():
+            low_rank.load_state_dict(
+                _united([state["factors"][axis] for state in states if axis in state.get("factors", {})])
+            )
 
     def _keep_owned(self, axis: str) -> None:
         """Set to zero what another rank owns."""
@@ -129,28 +155,36 @@ class Residuals:
                 owned[start:stop] = True
             ranges = self._ranges[axis][bucket.index]
             mine = torch.cat([owned[start:stop] for start, stop in ranges]) if ranges else owned[:0]
-            by_axis[axis].kept.masked_fill_(~mine.to(bucket.flat.device), 0.0)
+            for kept in _kept(by_axis[axis]).values():
+                kept.masked_fill_(~mine.to(bucket.flat.device), 0.0)
 
-    def _by_name(self, axis: str) -> dict[str, tuple[list[list[int]], list[Tensor]]]:
-        """By parameter: the spans [start, stop] of its memory that this rank encodes, and the residual of each.
+    def _zeros(self, axis: str, bucket: Bucket) -> Residual:
+        count = sum(stop - start for start, stop in self._ranges[axis][bucket.index])
+        zeros = [torch.zeros(count, device=bucket.flat.device) for _ in range(4 if axis in self._corrected else 2)]
+        velocity = Residual(zeros[2], zeros[3]) if axis in self._corrected else None
+        return Residual(zeros[0], zeros[1], velocity, self._low_rank.get(axis))
+
+    def _by_name(self, axis: str) -> dict[str, tuple[list[list[int]], dict[str, list[Tensor]]]]:
+        """By parameter: the spans [start, stop] of its memory that this rank encodes, and what is kept of each.
 
         The padding behind a parameter counts as its own.
         """
-        found: dict[str, tuple[list[list[int]], list[Tensor]]] = {}
+        found: dict[str, tuple[list[list[int]], dict[str, list[Tensor]]]] = {}
         for bucket, by_axis in zip(self._buckets, self._by_bucket, strict=True):
             done = 0
             for start, stop in self._ranges[axis][bucket.index]:
                 for name, low, high, first in _cut_by_parameter(bucket, start, stop):
-                    spans, values = found.setdefault(name, ([], []))
+                    spans, kinds = found.setdefault(name, ([], {}))
                     spans.append([low - first, high - first])
-                    values.append(by_axis[axis].kept[done + low - start : done + high - start])
+                    for kind, kept in _kept(by_axis[axis]).items():
+                        kinds.setdefault(kind, []).append(kept[done + low - start : done + high - start])
                 done += stop - start
         return found
 
 
-def _zeros(ranges: Sequence[tuple[int, int]], device: torch.device) -> Residual:
-    count = sum(stop - start for start, stop in ranges)
-    return Residual(torch.zeros(count, device=device), torch.zeros(count, device=device))
+def _kept(residual: Residual) -> dict[str, Tensor]:
+    """What counts now, by the name under which it is saved."""
+    return {"values": residual.kept, **({"velocity": residual.velocity.kept} if residual.velocity else {})}
 
 
 def _cut_by_parameter(bucket: Bucket, start: int, stop: int) -> Iterator[tuple[str, int, int, int]]:
@@ -162,18 +196,27 @@ def _cut_by_parameter(bucket: Bucket, start: int, stop: int) -> Iterator[tuple[s
             yield slot.name, low, high, first
 
 
-def _spans_of(state: Mapping[str, Any]) -> dict[str, dict[str, list[list[int]]]]:
-    return {axis: {name: saved["spans"] for name, saved in parts.items()} for axis, parts in state.items()}
+def _outline_of(residuals: Mapping[str, Any]) -> dict[str, dict[str, tuple[list[list[int]], set[str]]]]:
+    return {
+        axis: {name: (saved["spans"], set(saved) - {"spans"}) for name, saved in parts.items()}
+        for axis, parts in residuals.items()
+    }
 
 
-def _summed(states: Sequence[Mapping[str, Any]], name: str, span: Sequence[int]) -> Tensor:
-    """The sum over all ranks and axes of the residuals in a span of a parameter's memory."""
+def _united(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The factors of all ranks; those of the same rows are the same on all of them."""
+    factors = {key: factor for state in states for key, factor in state["factors"].items()}
+    return {"steps": max((state["steps"] for state in states), default=0), "factors": factors}
+
+
+def _summed(residuals: Sequence[Mapping[str, Any]], name: str, kind: str, span: Sequence[int]) -> Tensor:
+    """The sum over all ranks and axes of what was kept of a span of a parameter's memory."""
     total = torch.zeros(span[1] - span[0])
-    for saved in (parts[name] for state in states for parts in state.values() if name in parts):
+    for saved in (parts[name] for by_axis in residuals for parts in by_axis.values() if kind in parts.get(name, {})):
         done = 0
         for start, stop in saved["spans"]:
             low, high = max(start, span[0]), min(stop, span[1])
             if low < high:
-                total[low - span[0] : high - span[0]] += saved["values"][done + low - start : done + high - start]
+                total[low - span[0] : high - span[0]] += saved[kind][done + low - start : done + high - start]
             done += stop - start
     return total

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from gradwire.comm.factors import Rows
 from gradwire.comm.layout import Portion
+from gradwire.comm.power_sgd import LowRank
 from gradwire.comm.transport import Exchange
 
 
@@ -33,13 +35,23 @@ class Residual:
     Attributes:
         kept: [n] float32, added to what is encoded next.
         pending: [n] float32, takes its place once the update is kept.
+        velocity: Momentum of what is encoded, likewise, where the axis has momentum correction.
+        low_rank: The factors, where the axis is reduced in low rank.
     """
 
     kept: Tensor
     pending: Tensor
+    velocity: "Residual | None" = None
+    low_rank: LowRank | None = None
 
     def part(self, start: int, stop: int) -> "Residual":
-        return Residual(self.kept[start:stop], self.pending[start:stop])
+        velocity = self.velocity.part(start, stop) if self.velocity else None
+        return Residual(self.kept[start:stop], self.pending[start:stop], velocity, self.low_rank)
+
+    def kept_now(self) -> "Residual":
+        """The update is kept: what was pending counts."""
+        velocity = self.velocity.kept_now() if self.velocity else None
+        return Residual(self.pending, self.kept, velocity, self.low_rank)
 
 
 class Job:
@@ -88,6 +100,8 @@ class Segment:
         divisor: By which the sum is divided before it is handed out.
         residuals: What is carried over to the next update, by axis.
         measured: Whether the relative error of the codecs is measured on it.
+        update: How many updates were reduced before, for codecs that change in the course of a run.
+        matrices: Rows of matrices in the tensor, for axes that are reduced in low rank.
     """
 
     flat: Tensor
@@ -98,6 +112,8 @@ class Segment:
     job: Job
     residuals: Mapping[str, Residual]
     measured: bool
+    update: int = 0
+    matrices: tuple[Rows, ...] = ()
     scratch: Scratch = field(default_factory=Scratch)
     exchanges: dict[str, Exchange] = field(default_factory=dict)
 

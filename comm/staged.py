@@ -9,11 +9,16 @@ from torch import Tensor
 
 from gradwire.comm.codecs.codec import Codec
 from gradwire.comm.coded_stages import CodedAllGather, CodedReduceScatter
+from gradwire.comm.compression import Compression
 from gradwire.comm.errors import CommError
+from gradwire.comm.factors import Rows
 from gradwire.comm.farewell import Farewell
 from gradwire.comm.group import named
 from gradwire.comm.lane import Lane
 from gradwire.comm.layout import Portion, Range, Step, portions, segments
+from gradwire.comm.low_rank_stage import LowRankStage
+from gradwire.comm.pieces import cut
+from gradwire.comm.power_sgd import PowerSGD
 from gradwire.comm.program import granule
 from gradwire.comm.rounds import Algorithm
 from gradwire.comm.segment import Job, Residual, Segment
@@ -31,7 +36,7 @@ class Staged:
     Args:
         topology: The axes, fastest links first.
         algorithm: Rounds along axes without codec; on NCCL None lets the backend do these.
-        codecs: By axis.
+        codecs: By axis; PowerSGD on the last one only, and not with `rotate`.
         group: The ranks, as many as the topology has.
         device: Of the tensors.
         segment_bytes: Tensors are cut into segments of at most this size, of which several are under way at a time.
@@ -43,7 +48,7 @@ class Staged:
         self,
         topology: Topology,
         algorithm: Algorithm | None,
-        codecs: Mapping[str, Codec],
+        codecs: Mapping[str, Compression],
         group: dist.ProcessGroup | None,
         device: torch.device,
         segment_bytes: int,
@@ -54,16 +59,25 @@ class Staged:
         self.codecs = dict(codecs)
         self._algorithm = algorithm
         self._segment_bytes = segment_bytes
-        self._granule = granule(codecs)
+        self._granule = granule({axis: codec for axis, codec in codecs.items() if isinstance(codec, Codec)})
+        self._low_rank = {axis: codec for axis, codec in codecs.items() if isinstance(codec, PowerSGD)}
         self._sequence = 0
         self._plans: dict[tuple[int, int], list[tuple[int, tuple[Portion, ...]]]] = {}
-        self._lines = _join_lines(topology, group, timeout, device)
+        self._lines = join_lines(topology, group, timeout, device)
         self._steps = {axis: self._step(line) for axis, line in self._lines.items()}
         axes = list(self._lines)
         self._orders = [axes[turn:] + axes[:turn] for turn in range(len(axes) if rotate else 1)]
         self._lanes = [self._lane(order, device) for order in self._orders]
 
-    def __call__(self, flat: Tensor, divisor: int, seed: int, residuals: Mapping[str, Residual]) -> Job:
+    def __call__(
+        self,
+        flat: Tensor,
+        divisor: int,
+        seed: int,
+        residuals: Mapping[str, Residual],
+        update: int = 0,
+        matrices: Sequence[Rows] = (),
+    ) -> Job:
         """Begin to sum a one-dimensional contiguous tensor over the ranks, in place.
 
         Args:
@@ -71,6 +85,8 @@ class Staged:
             divisor: By which the sum is divided.
             seed: For the random choices of codecs and of the segment whose errors are measured; the same on every rank.
             residuals: By axis, of the length that `residual_ranges` adds up to.
+            update: For codecs that change in the course of a run: which update this is, counted from 0.
+            matrices: Rows of matrices in the tensor, for the axis that is reduced in low rank.
         """
         plan = self._plan(flat.numel(), flat.itemsize)
         job = Job(len(plan))
@@ -84,7 +100,16 @@ class Staged:
                     mine[axis] = residuals[axis].part(begins[axis], begins[axis] + length)
                     begins[axis] += length
             segment = Segment(
-                flat, held, self._sequence, seed << _SEED_BITS, divisor, job, mine, seed % len(plan) == place
+                flat,
+                held,
+                self._sequence,
+                seed << _SEED_BITS,
+                divisor,
+                job,
+                mine,
+                seed % len(plan) == place,
+                update,
+                tuple(matrices),
             )
             batches[turn].append(segment)
             self._sequence += 1
@@ -98,10 +123,11 @@ class Staged:
 
     def owned_ranges(self, axis: str, count: int, itemsize: int) -> list[Range]:
         """Those among them that are this rank's when the ranks that encode along `axis` share the tensor out."""
+        line = self._lines.get(axis)
         return [
-            held.own
+            cut(held.start, held.stop, line.size)[line.position] if axis in self._low_rank and line else held.own
             for later, held in self._portions(axis, count, itemsize)
-            if all(self._steps[other].position == 0 for other in later)
+            if all(self._lines[other].position == 0 for other in later)
         ]
 
     def _portions(self, axis: str, count: int, itemsize: int) -> Iterator[tuple[list[str], Portion]]:
@@ -117,24 +143,47 @@ class Staged:
         """One for every stage."""
         return [stage.meter for lane in self._lanes for stage in lane.stages]
 
+    def recode(self, axis: str, codec: Codec) -> None:
+        """Another codec on an axis that has one; segments stay as they are. No reduction may be under way."""
+        if axis not in self.codecs:
+            return
+        self.codecs[axis] = codec
+        for stage in (stage for lane in self._lanes for stage in lane.stages):
+            if isinstance(stage, CodedReduceScatter | CodedAllGather) and stage.line.axis == axis:
+                stage.codec = codec
+
     def close(self) -> None:
         """End the threads."""
         for lane in self._lanes:
             lane.close()
 
+    def leave(self) -> None:
+        """End the threads and the groups of ranks along the axes. A collective; nothing may be under way."""
+        self.close()
+        for line in self._lines.values():
+            dist.destroy_process_group(line.group)
+
     def _step(self, line: Line) -> Step:
+        if line.axis in self._low_rank:
+            return Step(size=1, position=0)
         pieces = 1 if line.axis in self.codecs or self._algorithm is None else self._algorithm.pieces
         return Step(line.size, line.position, pieces)
 
     def _lane(self, order: Sequence[str], device: torch.device) -> Lane:
-        stages: list[Stage] = [self._stage(axis, depth, "reduce-scatter") for depth, axis in enumerate(order)]
-        stages += [self._stage(axis, depth, "all-gather") for depth, axis in reversed(list(enumerate(order)))]
+        scattered = [(depth, axis) for depth, axis in enumerate(order) if axis not in self._low_rank]
+        stages: list[Stage] = [self._stage(axis, depth, "reduce-scatter") for depth, axis in scattered]
+        stages += [
+            LowRankStage(self._lines[axis], depth, self._low_rank[axis])
+            for depth, axis in enumerate(order)
+            if axis in self._low_rank
+        ]
+        stages += [self._stage(axis, depth, "all-gather") for depth, axis in reversed(scattered)]
         offsets = [sum(stage.rounds for stage in stages[:place]) for place in range(len(stages))]
         return Lane(stages, offsets, sum(stage.rounds for stage in stages), device)
 
     def _stage(self, axis: str, depth: int, kind: str) -> Stage:
         line, codec = self._lines[axis], self.codecs.get(axis)
-        if codec is not None:
+        if isinstance(codec, Codec):
             return (CodedReduceScatter if kind == "reduce-scatter" else CodedAllGather)(line, depth, codec)
         if self._algorithm is None:
             return NativeStage(line, depth, kind)
@@ -144,6 +193,8 @@ class Staged:
         """Every segment's lane and portions."""
         if (count, itemsize) not in self._plans:
             most = max(self._segment_bytes // itemsize, self._granule)
+            if self._low_rank:  # a cut would go through matrices
+                most = max(count, self._granule)
             ranges = segments(count, most, self._granule, least=len(self._orders))
             self._plans[count, itemsize] = [
                 (
@@ -163,7 +214,7 @@ class Staged:
 _SEED_BITS = 34  # below them, codecs tell positions within a tensor apart
 
 
-def _join_lines(
+def join_lines(
     topology: Topology, group: dist.ProcessGroup | None, timeout: timedelta, device: torch.device
 ) -> dict[str, Line]:
     """This rank's line along every axis that has more than one position. A collective."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from gradwire.comm.transport import Exchange
@@ -83,3 +84,9 @@ def _added(meters: Sequence[Meter]) -> Traffic:
     for meter in meters:
         meter.reset()
     return added
+
+
+def energy(values: Tensor) -> Tensor:
+    """The squared norm, float64."""
+    norm: Tensor = torch.linalg.vector_norm(values, dtype=torch.float64)
+    return norm.square()

@@ -1,11 +1,12 @@
 """What every codec does: float32 values into bytes of known length, and back."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from gradwire.comm.compression import Compression
 from gradwire.comm.errors import CodecError
 
 ALIGNMENT = 4  # bytes: payloads begin at multiples of it in their storage and are as long as a multiple of it
@@ -16,7 +17,7 @@ def padded(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-class Codec(ABC):
+class Codec(Compression):
     """Values [n] float32 ⇄ payload [nbytes(n)] uint8, both contiguous and on one device.
 
     What comes out is a function of the payload alone, so ranks that decode the same bytes hold the same bits. What goes
@@ -24,15 +25,16 @@ class Codec(ABC):
     infinite come out as NaN, with the whole block that shared their scale (the whole tensor for sparse codecs).
     """
 
-    name: ClassVar[str]
-    feedback: ClassVar[bool] = False  # error feedback by default?
     aligned: ClassVar[bool] = False  # must all ranks of a line be given the same seed, so that their choices agree?
-    tolerance: ClassVar[float | None] = None  # relative error past which an axis falls back to bf16; None: never
 
     @property
     def granule(self) -> int:
         """Tensors are cut at multiples of so many elements."""
         return 1
+
+    def at(self, update: int) -> "Codec":
+        """The codec of an update, counted from 0: itself, unless it changes in the course of a run."""
+        return self
 
     @abstractmethod
     def nbytes(self, count: int) -> int:
@@ -53,7 +55,7 @@ class Codec(ABC):
     def decode_add(self, payload: Tensor, out: Tensor) -> None:
         """Add the payload's values to out [n]: the bits of out + decoded."""
 
-    def prepare(self, device: torch.device | str = "cpu") -> None:  # noqa: B027 - some have nothing to compile
+    def prepare(self, device: torch.device | str = "cpu") -> None:
         """Compile what pays on the device, once a process (some ten seconds the first time on a machine).
 
         Without it, or without a C++ compiler, the same functions run uncompiled: several times slower, the same bits.
