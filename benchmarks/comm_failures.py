@@ -17,10 +17,10 @@ import signal
 import socket
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -95,16 +95,16 @@ class Outcome:
         return self.named and self.in_time and not any(self.exits)
 
 
-def draw(count: int, seed: int, phases: tuple[str, ...] = PHASES) -> list[Case]:
+def draw(cases: int, seed: int, phases: tuple[str, ...] = PHASES) -> list[Case]:
     """Random cases; every phase with both signals comes as often as any other."""
     chooser = random.Random(seed)
     kinds = [(phase, blow) for phase in phases for blow in ("SIGKILL", "SIGSTOP")]
-    cases = []
-    for number in range(count):
+    drawn = []
+    for number in range(cases):
         phase, blow = kinds[number % len(kinds)]
         axes = chooser.choice(TOPOLOGIES)
         codec = chooser.choice(CODECS[1:] if phase == "codec" else CODECS)
-        cases.append(
+        drawn.append(
             Case(
                 phase=phase,
                 signal=blow,
@@ -117,32 +117,22 @@ def draw(count: int, seed: int, phases: tuple[str, ...] = PHASES) -> list[Case]:
                 segment=chooser.randrange(8),
             )
         )
-    return cases
+    return drawn
 
 
-class _Planted:
-    """Stands for a stage (or a codec) and strikes when it has been used so many times."""
+def _strike_in(owner: Any, method: str, strike: Callable[[], None], spared: int, before: bool) -> None:
+    """Have `strike` called before or after `owner.method` when that has been called `spared` times."""
+    inner, uses = getattr(owner, method), count()
 
-    def __init__(self, inner: Any, strike: Callable[[], None], methods: dict[str, tuple[int, bool]]) -> None:
-        self._inner, self._strike, self._methods = inner, strike, methods
-        self._uses = Counter[str]()
+    def planted(*arguments: Any) -> None:
+        due = next(uses) >= spared
+        if due and before:
+            strike()
+        inner(*arguments)
+        if due:
+            strike()
 
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._inner, name)
-        if name not in self._methods:
-            return value
-
-        def used(*arguments: Any, **more: Any) -> Any:
-            uses, before = self._methods[name]
-            self._uses[name] += 1
-            if before and self._uses[name] > uses:
-                self._strike()
-            result = value(*arguments, **more)
-            if self._uses[name] > uses:
-                self._strike()
-            return result
-
-        return used
+    setattr(owner, method, planted)
 
 
 def _plant(all_reduce: AllReduce, case: Case, strike: Callable[[], None]) -> None:
@@ -150,18 +140,15 @@ def _plant(all_reduce: AllReduce, case: Case, strike: Callable[[], None]) -> Non
     (engine,) = all_reduce._engines.values()
     lane = engine._lanes[0]
     when, method = case.moment.split()
-    stages: list[Any] = list(lane.stages)
-    middle = len(stages) // 2
+    before = when == "before"
     if case.phase == "codec":
-        coded = [stage for stage in stages if hasattr(stage, "codec")]
-        coded[case.segment % len(coded)].codec = _Planted(
-            coded[0].codec, strike, {"encode" if when == "before" else "decode": (case.segment // 2, True)}
-        )
+        coded = [stage for stage in lane.stages if hasattr(stage, "codec")]
+        _strike_in(coded[case.segment % len(coded)], "_encode", strike, case.segment // 2, before)
         return
-    names = {"first reduce-scatter": 0, "last reduce-scatter": middle - 1, "first all-gather": middle}
-    place = names.get(case.phase, len(stages) - 1)
-    stages[place] = _Planted(stages[place], strike, {method: (case.segment, when == "before")})
-    lane.stages = tuple(stages)
+    middle = len(lane.stages) // 2
+    places = {"first reduce-scatter": 0, "last reduce-scatter": middle - 1, "first all-gather": middle}
+    place = places.get(case.phase, len(lane.stages) - 1)
+    _strike_in(lane.stages[place], method, strike, case.segment, before)
 
 
 def _work(case: Case, rank: int, strike: Callable[[], None]) -> None:
