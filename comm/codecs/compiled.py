@@ -1,22 +1,16 @@
-"""Functions of tensors that torch.compile fuses on the CPU, and that run as they are anywhere else."""
+"""Functions of tensors that torch.compile's Inductor fuses on the CPU, and that run as they are anywhere else."""
 
 import shutil
 import threading
-import types
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
 
 _TILE = 65_536  # elements that uncompiled functions take at a time on a CPU: what lies between two steps stays cached
 _ROWS = 64  # below, calling compiled code costs more than it saves
-_OPTIONS: dict[str, str | int | bool | Callable[..., Any]] = {
-    "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
-    "emulate_precision_casts": True,  # a value rounded to bfloat16 and back is the rounded one
-}
-
 _Form = tuple[tuple[torch.dtype, torch.Size], ...]  # of arguments, apart from the number of rows
 
 
@@ -68,16 +62,11 @@ def _compiler() -> bool:
 
 
 def _compile(function: Callable[..., None], example: tuple[Tensor, ...]) -> Callable[..., None] | None:
-    own = types.FunctionType(
-        function.__code__.replace(), function.__globals__
-    )  # what is compiled is kept with the code
-    fast = torch.compile(own, fullgraph=True, options=_OPTIONS)
     expected = tuple(tensor.clone() for tensor in example)
-    for tensor in example:
-        torch._dynamo.mark_dynamic(tensor, 0)
     try:
         with torch.no_grad():
             function(*expected)
+            fast = _fused(function, example)
             fast(*example)
     except Exception as reason:
         warnings.warn(f"{function.__qualname__} runs uncompiled, several times slower: {reason}", stacklevel=2)
@@ -86,6 +75,30 @@ def _compile(function: Callable[..., None], example: tuple[Tensor, ...]) -> Call
         warnings.warn(f"{function.__qualname__} runs uncompiled: compiled it gives other bits", stacklevel=2)
         return None
     return fast
+
+
+def _fused(function: Callable[..., None], example: tuple[Tensor, ...]) -> Callable[..., None]:
+    """Inductor's code for the function, for any number of rows.
+
+    Traced and compiled here instead of by torch.compile, which would compile again, for seconds amid a step, wherever
+    a global setting differs (gradients or autocast on, deterministic algorithms, another number of threads, …).
+    """
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.compile_fx import compile_fx
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    traced = []
+    for tensor in example:
+        axes = [DimDynamic.DUCK] + [DimDynamic.STATIC] * (tensor.dim() - 1)
+        traced.append(mode.from_tensor(tensor, symbolic_context=StatelessSymbolicContext(dynamic_sizes=axes)))
+    with mode, enable_python_dispatcher():
+        graph = make_fx(lambda *tensors: function(*tensors))(*traced)
+    with tracing(TracingContext(mode)):  # a value rounded to bfloat16 and back shall be the rounded one:
+        return cast(Callable[..., None], compile_fx(graph, traced, config_patches={"emulate_precision_casts": True}))
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

@@ -1,10 +1,14 @@
 """Compiled or not: the same bits."""
 
 import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+import torch._dynamo.utils
 from torch import Tensor
+from torch._inductor import compile_fx
 
 from gradwire.comm.codecs import Codec, Fp8, Int4, Int8, Sign
 from gradwire.comm.codecs.compiled import Kernel
@@ -58,38 +62,52 @@ def test_compiled_code_gives_the_bits_of_the_functions(codec: Codec, monkeypatch
     assert all(used)
 
 
-def test_prepared_twice_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    Int8().prepare("cpu")
-    monkeypatch.setattr(torch, "compile", lambda *_, **__: pytest.fail("compiled again"))
-    Int8().prepare("cpu")
+def test_nothing_is_compiled_after_prepare_whatever_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec = Int8()
+    codec.prepare("cpu")
+    monkeypatch.setattr(compile_fx, "compile_fx", lambda *_, **__: pytest.fail("compiled again"))
+    codec.prepare("cpu")
+    values = _samples()["plain"]
+    expected = _everything(codec, values)
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    settings = (
+        torch.no_grad(),
+        torch.enable_grad(),
+        torch.inference_mode(),
+        torch.autocast("cpu"),
+        torch.device("cpu"),
+    )
+    for setting in settings:
+        with setting:
+            assert all(map(torch.equal, _everything(codec, values), expected))
+    with ThreadPoolExecutor(2) as pool:
+        for found in pool.map(lambda _: _everything(codec, values), range(4)):
+            assert all(map(torch.equal, found, expected))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before
 
 
-def test_a_compiler_that_does_not_work_is_said_and_the_function_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object, **__: object) -> object:
-        def fail(*_: object) -> None:
-            raise RuntimeError("no such header")
+def _fail(*_: object, **__: object) -> None:
+    raise RuntimeError("no such header")
 
-        return fail
 
-    def double(values: Tensor, out: Tensor) -> None:
-        out.copy_(2 * values)
+def _double(values: Tensor, out: Tensor) -> None:
+    out.copy_(2 * values)
 
-    monkeypatch.setattr(torch, "compile", broken)
-    kernel, values, out = Kernel(double), torch.ones(100), torch.empty(100)
-    with pytest.warns(UserWarning, match="no such header"):
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (_fail, "uncompiled, several times slower"),
+        (lambda *_, **__: lambda values, out: out.copy_(3 * values), "other bits"),
+    ],
+)
+def test_a_compiler_that_does_not_work_is_said_and_the_function_runs(
+    wrong: Callable[..., object], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile_fx, "compile_fx", wrong)
+    kernel, values, out = Kernel(_double), torch.ones(100), torch.empty(100)
+    with pytest.warns(UserWarning, match=message):
         kernel.prepare(values, out)
     kernel(values, out)
     assert not kernel.compiled(values, out)
-    assert (out == 2).all()
-
-
-def test_other_bits_are_said_and_the_function_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def double(values: Tensor, out: Tensor) -> None:
-        out.copy_(2 * values)
-
-    monkeypatch.setattr(torch, "compile", lambda *_, **__: lambda values, out: out.copy_(3 * values))
-    kernel, values, out = Kernel(double), torch.ones(100), torch.empty(100)
-    with pytest.warns(UserWarning, match="other bits"):
-        kernel.prepare(values, out)
-    kernel(values, out)
     assert (out == 2).all()
