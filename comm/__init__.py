@@ -17,12 +17,14 @@ from gradwire.comm.errors import (
 from gradwire.comm.fabric import Fabric
 from gradwire.comm.links import CodecSpeed, Link
 from gradwire.comm.measure import codec_speed, measure
+from gradwire.comm.momentum import DeepGradientCompression
 from gradwire.comm.power_sgd import PowerSGD
 from gradwire.comm.pricing import Price, price
 from gradwire.comm.reducer import Observer, Reducer
 from gradwire.comm.replicas import broadcast_parameters, check_replicas, replicas_hash
 from gradwire.comm.simulation import Simulated
 from gradwire.comm.topology import Topology
+from gradwire.comm.trees import broadcast, gather, reduce, scatter
 
 __all__ = [
     "AllReduce",
@@ -33,6 +35,7 @@ __all__ = [
     "CodecSpeed",
     "CollectiveError",
     "CommError",
+    "DeepGradientCompression",
     "Fabric",
     "Link",
     "Observer",
@@ -48,11 +51,15 @@ __all__ = [
     "Way",
     "Work",
     "attach",
+    "broadcast",
     "broadcast_parameters",
     "check_replicas",
     "codec_speed",
     "ddp_hook",
+    "gather",
     "measure",
     "price",
+    "reduce",
     "replicas_hash",
+    "scatter",
 ]

@@ -148,9 +148,14 @@ class CodedAllGather(_CodedStage):
         line: The ranks along the axis.
         depth: Which of the segment's portions the axis cuts.
         codec: Encodes.
+        keeps_error: Whether this rank keeps what is lost, among those along later axes that lose the same.
     """
 
     kind = "all-gather"
+
+    def __init__(self, line: Line, depth: int, codec: Codec, keeps_error: bool = True) -> None:
+        super().__init__(line, depth, codec)
+        self._keeps_error = keeps_error
 
     def start(self, segment: Segment, tag: int) -> None:
         begun = time.perf_counter()
@@ -167,10 +172,14 @@ class CodedAllGather(_CodedStage):
     def _encode(self, segment: Segment, values: Tensor, start: int, payload: Tensor) -> None:
         super()._encode(segment, values, start, payload)
         residual = segment.residuals.get(self.line.axis)
-        if self._correction is not None and residual is not None:  # beside what was not chosen of its own part
-            first = start - self._portion(segment).start
-            error = segment.take(f"{self.name} error", values.numel(), torch.float32)
-            residual.pending[first : first + values.numel()].add_(error)
+        if residual is None:
+            return
+        first = start - self._portion(segment).start
+        pending = residual.pending[first : first + values.numel()]
+        if self._correction is None and not self._keeps_error:
+            pending.zero_()
+        elif self._correction is not None and self._keeps_error:  # beside what was not chosen of its own part
+            pending.add_(segment.take(f"{self.name} error", values.numel(), torch.float32))
 
     def _error(self, segment: Segment, start: int, count: int) -> Tensor | None:
         if self._correction is not None:

@@ -127,8 +127,12 @@ class Staged:
         return [
             cut(held.start, held.stop, line.size)[line.position] if axis in self._low_rank and line else held.own
             for later, held in self._portions(axis, count, itemsize)
-            if all(self._lines[other].position == 0 for other in later)
+            if self._is_first(later)
         ]
+
+    def _is_first(self, axes: Sequence[str]) -> bool:
+        """Whether this rank answers for all along `axes`, who hold the same once these are reduced."""
+        return all(self._lines[axis].position == 0 for axis in axes)
 
     def _portions(self, axis: str, count: int, itemsize: int) -> Iterator[tuple[list[str], Portion]]:
         """For every segment: the axes that come after `axis`, and what this rank holds before it."""
@@ -171,20 +175,22 @@ class Staged:
 
     def _lane(self, order: Sequence[str], device: torch.device) -> Lane:
         scattered = [(depth, axis) for depth, axis in enumerate(order) if axis not in self._low_rank]
-        stages: list[Stage] = [self._stage(axis, depth, "reduce-scatter") for depth, axis in scattered]
+        stages: list[Stage] = [self._stage(axis, depth, "reduce-scatter", order) for depth, axis in scattered]
         stages += [
             LowRankStage(self._lines[axis], depth, self._low_rank[axis])
             for depth, axis in enumerate(order)
             if axis in self._low_rank
         ]
-        stages += [self._stage(axis, depth, "all-gather") for depth, axis in reversed(scattered)]
+        stages += [self._stage(axis, depth, "all-gather", order) for depth, axis in reversed(scattered)]
         offsets = [sum(stage.rounds for stage in stages[:place]) for place in range(len(stages))]
         return Lane(stages, offsets, sum(stage.rounds for stage in stages), device)
 
-    def _stage(self, axis: str, depth: int, kind: str) -> Stage:
+    def _stage(self, axis: str, depth: int, kind: str, order: Sequence[str]) -> Stage:
         line, codec = self._lines[axis], self.codecs.get(axis)
+        if isinstance(codec, Codec) and kind == "reduce-scatter":
+            return CodedReduceScatter(line, depth, codec)
         if isinstance(codec, Codec):
-            return (CodedReduceScatter if kind == "reduce-scatter" else CodedAllGather)(line, depth, codec)
+            return CodedAllGather(line, depth, codec, self._is_first(order[depth + 1 :]))
         if self._algorithm is None:
             return NativeStage(line, depth, kind)
         return RoundsStage(line, depth, self._algorithm, kind)

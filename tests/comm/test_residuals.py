@@ -18,8 +18,8 @@ def _model():
 
 def _attached(topology, codec, **options):
     model = _model()
-    axis = list(topology.axes)[-1]
-    all_reduce = AllReduce(topology, codecs={axis: codec}, segment_mb=SMALL, **options)
+    codecs = codec if isinstance(codec, dict) else {list(topology.axes)[-1]: codec}
+    all_reduce = AllReduce(topology, codecs=codecs, segment_mb=SMALL, **options)
     return model, attach(model, all_reduce, op="sum", bucket_mb=SMALL)
 
 
@@ -60,8 +60,8 @@ def _gathered(state, size):
     return states
 
 
-def _nothing_is_lost(rank, topology, codec):
-    model, reducer = _attached(topology, codec)
+def _nothing_is_lost(rank, topology, codec, rotate=False):
+    model, reducer = _attached(topology, codec, rotate=rotate)
     given, owed = {}, {}
     for step in range(4):
         for name, gradient in _backward(model, rank, step).items():
@@ -80,6 +80,11 @@ def _nothing_is_lost(rank, topology, codec):
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_what_was_given_and_the_residuals_make_up_the_gradients(ranks, topology, codec):
     ranks(4, _nothing_is_lost, TOPOLOGIES[topology], codec)
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+def test_nothing_is_lost_where_inner_axes_are_coded(ranks, rotate):
+    ranks(4, _nothing_is_lost, TOPOLOGIES["hierarchical"], {"local": "int4", "node": "sign"}, rotate)
 
 
 def _resumes(rank, codec):
