@@ -1,5 +1,6 @@
 """What an all-reduce in overlapping segments takes, from measured links, codecs and the cost of handling a segment."""
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -10,9 +11,10 @@ import torch
 from gradwire.comm.algorithms import HalvingDoubling, Ring, TwoShot
 from gradwire.comm.choices import Way
 from gradwire.comm.codecs.codec import Codec
+from gradwire.comm.layout import Range, segments
 from gradwire.comm.links import CodecSpeed, Link
 from gradwire.comm.pricing import PhasePrice, price
-from gradwire.comm.program import Codecs, taking_part
+from gradwire.comm.program import Codecs, granule, taking_part
 from gradwire.comm.rounds import Algorithm
 from gradwire.comm.topology import Topology
 
@@ -52,22 +54,47 @@ def predict(topology: Topology, codecs: Codecs, way: Way, nbytes: int, costs: Co
         nbytes: Of the tensor, float32.
         costs: What was measured.
     """
-    turns = max(1, len(taking_part(topology))) if way.rotate else 1
-    segments = max(math.ceil(nbytes / (way.segment_mb * 2**20)), turns)
-    elements = max(1, math.ceil(nbytes / 4 / segments))
+    sizes = [stop - start for start, stop in _segments(topology, codecs, way, nbytes)]
+    first, largest = (_segment(topology, codecs, way, size, costs) for size in (sizes[0], max(sizes)))
+    growth = (largest.pace - first.pace) / max(1, max(sizes) - sizes[0])
+    return first.alone + sum(first.pace + growth * (size - sizes[0]) for size in sizes[1:])
+
+
+@dataclass(frozen=True)
+class _Seconds:
+    """Of a segment: through all stages, and of what is busiest."""
+
+    alone: float
+    pace: float
+
+
+def _segment(topology: Topology, codecs: Codecs, way: Way, elements: int, costs: Costs) -> _Seconds:
+    """With turned orders the mean over them, as segments take them in turn."""
+    turns = _turns(topology, way)
     algorithm = ALGORITHMS.get(way.algorithm, ALGORITHMS["ring"])
     used = codecs if way.coded else {}
-    priced = price(topology, costs.links, 4 * elements * turns, algorithm, used, costs.codecs, rotate=way.rotate)
+    nbytes = 4 * elements * turns
+    priced = price(topology, costs.links, nbytes, algorithm, used, costs.codecs, rotate=way.rotate)
     busy: dict[str, float] = defaultdict(float)
     for phase in (phase for part in priced.parts for phase in part):
         busy[f"link {phase.axis}"] += phase.wire / turns
         busy["processor"] += _work(phase, costs) / turns
-    fill = max(sum(phase.wire + _work(phase, costs) for phase in part) for part in priced.parts)
-    return fill + (segments - 1) * max(busy.values(), default=0.0)
+    alone = max(sum(phase.wire + _work(phase, costs) for phase in part) for part in priced.parts)
+    return _Seconds(alone, max(busy.values(), default=0.0))
 
 
 def _work(phase: PhasePrice, costs: Costs) -> float:
     return phase.encode + phase.decode + costs.handling
+
+
+def _turns(topology: Topology, way: Way) -> int:
+    return max(1, len(taking_part(topology))) if way.rotate else 1
+
+
+def _segments(topology: Topology, codecs: Codecs, way: Way, nbytes: int) -> list[Range]:
+    unit = granule(codecs if way.coded else {})
+    most = max(int(way.segment_mb * (1 << 20)) // 4, unit)
+    return segments(max(1, math.ceil(nbytes / 4)), most, unit, least=_turns(topology, way))
 
 
 def ways(topology: Topology, codecs: Mapping[str, Codec], nbytes: int, device: torch.device) -> Iterator[Way]:
@@ -76,13 +103,12 @@ def ways(topology: Topology, codecs: Mapping[str, Codec], nbytes: int, device: t
     seen: set[tuple[object, ...]] = set()
     for coded in (True, False) if codecs else (False,):
         plain = [size for axis, size in topology.axes.items() if size > 1 and not (coded and axis in codecs)]
-        for algorithm in _algorithms(plain, coded, device):
-            for segment_mb in _SEGMENTS:
-                for rotate in turning:
-                    key = (coded, algorithm, math.ceil(nbytes / (segment_mb * 2**20)), rotate)
-                    if key not in seen:
-                        seen.add(key)
-                        yield Way(algorithm, segment_mb, rotate, coded)
+        choices = itertools.product(_algorithms(plain, coded, device), _SEGMENTS, turning)
+        for way in (Way(algorithm, segment_mb, rotate, coded) for algorithm, segment_mb, rotate in choices):
+            key = (way.algorithm, coded, way.rotate, *_segments(topology, codecs, way, nbytes))
+            if key not in seen:
+                seen.add(key)
+                yield way
 
 
 def _algorithms(plain: list[int], coded: bool, device: torch.device) -> Iterator[str]:

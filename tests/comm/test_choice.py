@@ -12,6 +12,7 @@ from torch import nn
 from gradwire.comm import AllReduce, Choice, CodecSpeed, CommError, Link, Topology, attach, codecs
 from gradwire.comm.choices import NATIVE, Way, size_class
 from gradwire.comm.codecs import Codec, Int8
+from gradwire.comm.layout import segments
 from gradwire.comm.prediction import Costs, predict, ways
 from gradwire.comm.tuning import Tuner
 
@@ -33,20 +34,7 @@ class Uncompiled(Int8):
 
 @pytest.mark.parametrize(
     ("nbytes", "expected"),
-    [
-        (0, 2),
-        (1, 2),
-        (4, 2),
-        (5, 2),
-        (6, 3),
-        (8, 3),
-        (11, 3),
-        (12, 4),
-        (MB, 20),
-        (25 * MB, 25),
-        (2**28, 28),
-        (2**40, 28),
-    ],
+    [(0, 2), (1, 2), (4, 2), (5, 2), (6, 3), (8, 3), (11, 3), (12, 4), (MB, 20), (25 * MB, 25), (2**40, 28)],
 )
 def test_a_size_belongs_to_the_nearest_power_of_two(nbytes: int, expected: int) -> None:
     assert size_class(nbytes) == expected
@@ -88,19 +76,21 @@ def test_codecs_are_a_permission() -> None:
 def test_segments_overlap_at_the_pace_of_the_slowest_part() -> None:
     topology, way = Topology(local=2, node=2), Way("two_shot", 1.0)
     costs = Costs({"local": Link(1e9, 0.0), "node": Link(1e7, 0.0)}, {})
-    one = predict(topology, {}, way, MB, costs)
     # of each MiB half goes along `local` and a quarter along `node`, there and back
     local, node = 2 * (MB / 2) / 1e9, 2 * (MB / 4) / 1e7
-    assert one == pytest.approx(local + node)
-    assert predict(topology, {}, way, 8 * MB, costs) == pytest.approx(one + 7 * node)
+    assert predict(topology, {}, way, MB, costs) == pytest.approx(local + node)
+    first = segments(16 * MB // 4, MB // 4, 1)[0]
+    share = (first[1] - first[0]) / (MB / 4)
+    assert predict(topology, {}, way, 16 * MB, costs) == pytest.approx(share * local + 16 * node, rel=1e-3)
 
 
 def test_the_processor_is_one_for_all_stages() -> None:
     topology, way = Topology(ring=2), Way("two_shot", 1.0, coded=True)
     costs = Costs({"ring": Link(1e12, 0.0)}, {"ring": CodecSpeed(1e8, 1e8)}, handling=1e-3)
     chunk = MB / 2 / 1e8  # seconds to encode or decode half a segment
-    work = 2 * chunk + 3 * chunk + 2e-3  # one encoded, one decoded; one encoded, two decoded; two stages
-    assert predict(topology, {"ring": Int8()}, way, 4 * MB, costs) == pytest.approx(4 * work, rel=1e-3)
+    # one encoded, one decoded; one encoded, two decoded; two stages
+    expected = 2 * 5 * chunk + len(segments(2 * MB // 4, MB // 4, 256)) * 2e-3
+    assert predict(topology, {"ring": Int8()}, way, 2 * MB, costs) == pytest.approx(expected, rel=1e-3)
 
 
 def test_rotation_balances_the_links() -> None:
