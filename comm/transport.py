@@ -24,7 +24,7 @@ class Line:
         axis: Its name.
         ranks: Ranks by position, as errors shall name them.
         position: This rank's.
-        group: Exactly these ranks, in this order.
+        group: Exactly these ranks, in this order, unless `addresses` says where in the group they are.
         timeout: How long a peer may keep this rank waiting.
         on_streams: Whether it is the current CUDA stream that waits, and not the host.
         farewell: How a rank that gives up says why; None on NCCL.
@@ -37,6 +37,7 @@ class Line:
     timeout: timedelta
     on_streams: bool = False
     farewell: Farewell | None = None
+    addresses: tuple[int, ...] | None = None
 
     @property
     def size(self) -> int:
@@ -69,16 +70,22 @@ class Line:
             return exchange
         for peer, buffer in receives:
             with exchange.named(peer):
-                exchange.receives.append((peer, self.group.recv([buffer], peer, tag % _TAGS)))
+                exchange.receives.append((peer, self.group.recv([buffer], self._address(peer), tag % _TAGS)))
         for peer, message in sends:
             with exchange.named(peer):
-                exchange.sends.append((peer, self.group.send([message], peer, tag % _TAGS)))
+                exchange.sends.append((peer, self.group.send([message], self._address(peer), tag % _TAGS)))
         return exchange
+
+    def _address(self, position: int) -> int:
+        return position if self.addresses is None else self.addresses[position]
 
     def _post_coalesced(self, exchange: "Exchange", sends: Sequence[Message], receives: Sequence[Message]) -> None:
         """As one group of NCCL operations, which finish together; NCCL knows no tags but keeps the order."""
-        operations = [dist.P2POp(dist.irecv, buffer, group=self.group, group_peer=peer) for peer, buffer in receives]
-        operations += [dist.P2POp(dist.isend, message, group=self.group, group_peer=peer) for peer, message in sends]
+        operations = [
+            dist.P2POp(kind, tensor, group=self.group, group_peer=self._address(peer))
+            for kind, messages in ((dist.irecv, receives), (dist.isend, sends))
+            for peer, tensor in messages
+        ]
         with exchange.named((*receives, *sends)[0][0]):
             works = dist.batch_isend_irecv(operations)
         exchange.receives.extend((peer, works[-1]) for peer, _ in receives)
