@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 NOISE_SCALE = "noise_scale"  # name of the decisions that change a plan
+ALL_REDUCE = "comm/{nbytes}"  # of those on how buckets of about so many bytes are reduced
 CODEC = "codec/{axis}"  # of those that make an axis send bf16 from then on
 
 

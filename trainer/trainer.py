@@ -15,7 +15,7 @@ from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.communication import Communication
 from gradwire.trainer.data import Feed, SampleStream, UpdateBatch, training_set, validation_set
 from gradwire.trainer.data.feed import few_shapes, fewest_passes
-from gradwire.trainer.decisions import CODEC, NOISE_SCALE, Decision, DecisionLog
+from gradwire.trainer.decisions import ALL_REDUCE, CODEC, NOISE_SCALE, Decision, DecisionLog
 from gradwire.trainer.ema import MovingAverage
 from gradwire.trainer.evaluation import EvaluationInterrupted, Evaluator, TextSamples
 from gradwire.trainer.loggers.base import Logger, RunInfo
@@ -158,6 +158,7 @@ class Trainer:
             at_start = self.clock.updates == 0 and self.settings.evaluate_every is not None
             if at_start or self.pending is not None:
                 self._complete(self.pending or {}, evaluate=True)
+            self._note_choices()
             micro = self._micro_batch()
             self._prepare_measuring(micro)
             status = None
@@ -170,6 +171,14 @@ class Trainer:
             return status
         except EvaluationInterrupted:
             return "preempted"
+
+    def _note_choices(self) -> None:
+        """Write down how gradients are reduced, where that was measured (the strategy's state repeats it)."""
+        for choice in self.strategy.choices():
+            name, way = ALL_REDUCE.format(nbytes=choice.nbytes), str(choice.way)
+            decided = self.decisions.latest(name)
+            if decided is None or decided.value != way:
+                self.decisions.record(Decision(self.clock.updates, self.clock.samples, name, way, choice.reason))
 
     def _prepare_measuring(self, micro: int) -> None:
         """A plan that measures needs two sizes of gradient in its first update already, others in their largest."""

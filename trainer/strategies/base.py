@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from gradwire.comm.choices import Choice
 from gradwire.comm.telemetry import Traffic
 
 
@@ -73,6 +74,10 @@ class Strategy(Protocol):
 
     def fall_back(self, axis: str) -> None:
         """Use a codec on `axis` that is exact enough for anything; every rank does, between the same two updates."""
+        ...
+
+    def choices(self) -> Sequence[Choice]:
+        """How gradients are reduced, where that was measured and chosen."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gradwire.comm import AllReduce, CommError, Reducer, attach, check_replicas
+from gradwire.comm import AllReduce, Choice, CommError, Reducer, attach, check_replicas
 from gradwire.trainer.strategies.base import Cost
 
 
@@ -83,6 +83,9 @@ class DataParallel:
 
     def fall_back(self, axis: str) -> None:
         self.reducer.fall_back(axis)
+
+    def choices(self) -> Sequence[Choice]:
+        return self.reducer.choices()
 
     def state_dict(self) -> dict[str, Any]:
         return self.reducer.state_dict()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradwire.comm.choices import Choice
 from gradwire.trainer.strategies.base import Cost
 
 
@@ -59,6 +60,9 @@ class Single:
 
     def fall_back(self, axis: str) -> None:
         """Nothing is sent."""
+
+    def choices(self) -> Sequence[Choice]:
+        return ()
 
     def state_dict(self) -> dict[str, Any]:
         return {}
