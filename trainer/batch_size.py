@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gradwire.schedulers import Duration
+from gradwire.schedulers import Duration, SchedulerError
 from gradwire.schedulers.scaling import NoScaling, Scaling
 from gradwire.trainer import plots
 from gradwire.trainer.assemble import build_model, build_plan, build_strategy, component, make_optimizer, settings_of
@@ -104,7 +104,7 @@ class _Survey:
     def _build(self) -> Trainer:
         config, context, allow = self._config, self._context, self._context.allow
         context.watchdog.beat(PREPARING, 0)
-        data = component(config["data"], allow, "workers")
+        self.data = data = component(config["data"], allow, "workers")
         training_set(data)
         context.watchdog.beat("building the model", 0)
         model = build_model(config, allow, config["model"].get("init"))
@@ -171,24 +171,37 @@ def measure(config: Mapping[str, Any], context: WorkerContext) -> int:
         return int(ExitCode.PREEMPTED)
     if context.rank == 0:
         setup = setup_of(config, measuring.trainer, context)
-        advice = recommend(setup, list(findings.speeds), findings.noise.noise_scale)
-        again = command(context.arguments["command"], advice.overrides)
+        typed = context.arguments["command"]
+        advice = recommend(
+            setup,
+            list(findings.speeds),
+            findings.noise.noise_scale,
+            lambda overrides: refusal(command(typed, overrides), measuring.data),
+        )
+        again = command(typed, advice.overrides)
         sys.stdout.write(to_text(findings, advice, measuring.trainer.plan.total_updates, again))
-        if refused := refusal(again):
-            sys.stdout.write(f"Other settings do not go together with these, and have to change too:\n{refused}\n")
         _write(context.arguments, findings, advice, again)
     if context.local_rank == 0:
         shutil.rmtree(context.run_dir, ignore_errors=True)  # a temporary folder with logs that told nothing
     return int(ExitCode.DONE)
 
 
-def refusal(again: str) -> str | None:
-    """Why the recommended command would be refused, where the user's other settings do not suit it; else None."""
+def refusal(again: str, data: Any = None) -> str | None:
+    """Why a command would be refused, the first reason that there is; None where it would not.
+
+    Args:
+        again: The command.
+        data: The run's data, which knows how long an epoch is; None to leave that out.
+    """
     _, _, *words = shlex.split(again)
     folder = Path(words[1]) if words[:1] == ["--config-dir"] else None
     try:
-        validate(compose(words if folder is None else words[2:], folder))
+        valid = validate(compose(words if folder is None else words[2:], folder))
+        if data is not None:
+            build_plan(valid.config, data, valid.allow_targets)
     except ConfigError as error:
+        return " ".join(error.mistakes[0].message.split())
+    except SchedulerError as error:
         return str(error)
     return None
 
@@ -208,6 +221,8 @@ def setup_of(config: Mapping[str, Any], trainer: Trainer, context: WorkerContext
         reference=getattr(scaling, "reference", None),
         has_warmup=argument(config, "lr", "warmup", context.allow) is not None,
         length_in_updates=Duration.parse(config["run"]["length"]).unit == "updates",
+        schedule=component(batch["schedule"], context.allow),
+        measures=trainer.plan.measures,
     )
 
 
