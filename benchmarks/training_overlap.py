@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks.training_contenders import Batches, Job, Ours, contender, mean_loss, processor_seconds
+from benchmarks.training_contenders import Ours, contender
+from benchmarks.training_job import Batches, Job, mean_loss, processor_seconds
 from gradwire.comm.benchmark import interval
 
 SKIPPED = 2  # first rounds
