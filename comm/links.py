@@ -1,6 +1,7 @@
 """What a link can carry, and how fast a codec works: the constants of the cost model."""
 
 import math
+import re
 from dataclasses import dataclass
 
 from gradwire.comm.errors import CommError
@@ -29,6 +30,18 @@ class Link:
         if self.directions not in (1, 2):
             raise CommError(f"a link has {self.directions!r} directions; expected 1 or 2")
 
+    @classmethod
+    def parse(cls, text: str) -> "Link":
+        """From text such as "200mbit,1ms" or "25gbit,30us": bits per second in each direction, and the latency.
+
+        Raises:
+            CommError: It is no such text.
+        """
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg])bit,(\d+(?:\.\d+)?)(us|ms|s)", text.replace(" ", "").lower())
+        if match is None:
+            raise CommError(f"{text!r} is no link; expected a rate and a latency such as 200mbit,1ms or 25gbit,30us")
+        return cls(float(match[1]) * _RATES[match[2]] / 8, float(match[3]) * _TIMES[match[4]])
+
     def shared(self, ranks: int) -> "Link":
         """Each rank's share where `ranks` of them send through this link at the same time."""
         return Link(self.bandwidth / ranks, self.latency, self.directions)
@@ -52,3 +65,5 @@ class CodecSpeed:
 
 
 FREE = CodecSpeed()
+_RATES = {"k": 1e3, "m": 1e6, "g": 1e9}  # bits
+_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0}

@@ -15,6 +15,7 @@ from gradwire.trainer.launch.streams import make_usable
 
 if TYPE_CHECKING:
     from gradwire.trainer.config import Composed, Valid
+    from gradwire.trainer.config.validation import Contradictions
     from gradwire.trainer.launch.job import Job
 
 app = typer.Typer(
@@ -36,6 +37,13 @@ Overrides = Annotated[
 ]
 ConfigDir = Annotated[Path | None, typer.Option(help="A folder of your own YAML, searched before gradwire's.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers to this file too.")]
+Links = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="AXIS=RATE,LATENCY",
+        help="A link, such as node=200mbit,1ms: foretells communication on 1, 10, 100 and 1000 times the hosts.",
+    ),
+]
 PngFile = Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Draw a picture (needs gradwire[plot]).")]
 Run = Annotated[
     str,
@@ -80,11 +88,19 @@ def config(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
 
 @app.command()
 def plan(
-    overrides: Overrides = None, config_dir: ConfigDir = None, json_file: JsonFile = None, png_file: PngFile = None
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    json_file: JsonFile = None,
+    png_file: PngFile = None,
+    link: Links = None,
+    compute: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds that an update computes, to foretell a step with --link."),
+    ] = None,
 ) -> None:
     """Print batch size and learning rate over the run, and its updates, without training."""
     with friendly():
-        from gradwire.trainer import plan_table, plots
+        from gradwire.trainer import plan_network, plan_table, plots
         from gradwire.trainer.config import compose
 
         check_files(json_file, png_file)
@@ -92,9 +108,10 @@ def plan(
         planned = plan_table.planned(valid.config, valid.allow_targets)
         totals = plan_table.totals(valid.config, planned)
         constants = plan_table.compared(valid.config, planned)
-        typer.echo(plan_table.to_text(planned, totals, constants), nl=False)
+        network = plan_network.foretell(valid.config, link, compute, valid.allow_targets) if link else None
+        typer.echo(plan_table.to_text(planned, totals, constants) + (network.to_text() if network else ""), nl=False)
         if json_file is not None:
-            plan_table.write_json(json_file, planned, totals, constants)
+            plan_table.write_json(json_file, planned, totals, constants, network)
         if png_file is not None:
             plots.save_plan(png_file, planned.points, totals.samples)
 
@@ -160,11 +177,13 @@ def new_job(overrides: list[str], config_dir: Path | None) -> "Job":
 
 def _stored_job(mode: str, run: str, overrides: list[str], config_dir: Path | None) -> "Job":
     from gradwire.trainer.config import load_resolved
+    from gradwire.trainer.config.contradictions import contradictions, contradictions_of_evaluation
     from gradwire.trainer.launch.job import Job
     from gradwire.trainer.launch.run_directory import CONFIG, RunReference
 
     reference = RunReference.parse(run)
-    valid = _checked(load_resolved(reference.directory / CONFIG, overrides, config_dir))
+    rules = contradictions_of_evaluation if mode == "evaluate" else contradictions
+    valid = _checked(load_resolved(reference.directory / CONFIG, overrides, config_dir), rules)
     return Job(
         valid.config,
         mode=mode,
@@ -175,7 +194,7 @@ def _stored_job(mode: str, run: str, overrides: list[str], config_dir: Path | No
     )
 
 
-def _checked(composed: "Composed") -> "Valid":
+def _checked(composed: "Composed", contradictions: "Contradictions | None" = None) -> "Valid":
     """The configuration if it can be used, after what the user should know was said.
 
     Raises:
@@ -183,7 +202,7 @@ def _checked(composed: "Composed") -> "Valid":
     """
     from gradwire.trainer.config import validate
 
-    valid = validate(composed)
+    valid = validate(composed, contradictions)
     for note in valid.notes:
         typer.echo(note, err=True)
     return valid

@@ -43,3 +43,9 @@ class IntervalError(TrainerError):
     """Something is to happen more often than a sample is seen."""
 
     exit_code = 2
+
+
+class PredictionError(TrainerError):
+    """What was asked to be foretold cannot be, or is of something that does not exist."""
+
+    exit_code = 2

@@ -14,6 +14,7 @@ from gradwire.trainer.assemble import build_plan, component
 from gradwire.trainer.config.construction import argument
 from gradwire.trainer.data.feed import few_shapes, fewest_passes, passes
 from gradwire.trainer.launch.local import count_processes
+from gradwire.trainer.plan_network import Network
 from gradwire.trainer.plan_outline import Outline, Point, outline
 
 MEASURED = (
@@ -115,7 +116,9 @@ def to_text(planned: Outline, totals: Totals, constants: Sequence[Constant]) -> 
     return "\n".join([*lines, *(["", MEASURED] if planned.measures else [])]) + "\n"
 
 
-def write_json(path: Path, planned: Outline, totals: Totals, constants: Sequence[Constant]) -> None:
+def write_json(
+    path: Path, planned: Outline, totals: Totals, constants: Sequence[Constant], network: Network | None = None
+) -> None:
     """Write totals, comparisons and up to about a thousand updates.
 
     Raises:
@@ -127,6 +130,8 @@ def write_json(path: Path, planned: Outline, totals: Totals, constants: Sequence
         "measured": planned.measures,
         "points": [_entry(planned, point) for point in planned.points],
     }
+    if network is not None:
+        record["network"] = network.to_record()
     named_files.write(path, (json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
 
 
