@@ -72,6 +72,33 @@ PLANS = {  # besides the constant batch: each changes batch size or learning rat
     "adascale": ["scaling=adascale", "scaling.reference=6", "noise_scale.every=2 updates", _LENGTH],
 }
 
+_CODECS = ("fp16", "bf16", "fp8", "int8", "int4", "sign", "top_k", "random_k")
+_HOSTS = "comm=hierarchical"
+COMMS = {  # how gradients travel, by name: every codec between two pretended hosts, and other topologies
+    **{f"codec {name}": [_HOSTS, f"comm/codec@comm.codecs.node={name}"] for name in _CODECS},
+    "codec int4, stochastic, rotated": [
+        _HOSTS,
+        "comm/codec@comm.codecs.node=int4",
+        "comm.codecs.node.rounding=stochastic",
+        "comm.codecs.node.hadamard=true",
+    ],
+    "codec int8 and int4 on both axes": [
+        _HOSTS,
+        "comm/codec@comm.codecs.local=int8",
+        "comm/codec@comm.codecs.node=int4",
+    ],
+    "codec top_k within hosts, int4 between": [
+        _HOSTS,
+        "comm/codec@comm.codecs.local=top_k",
+        "comm/codec@comm.codecs.node=int4",
+    ],
+    "codec top_k on a ring": ["comm=ring", "comm/codec@comm.codecs.ring=top_k", "comm.codecs.ring.ratio=0.1"],
+    "codec sign on a torus": ["comm=torus", "comm/codec@comm.codecs.y=sign"],
+    "ring": ["comm=ring"],
+    "hierarchical": [_HOSTS],
+    "torus": ["comm=torus"],
+}
+
 
 @dataclass(frozen=True)
 class Case:
@@ -83,6 +110,7 @@ class Case:
     accumulation: int
     how: str  # SIGKILL or SIGTERM
     plan: str = ""
+    comm: str = ""
 
     def overrides(self) -> list[str]:
         share = -(-24 // self.ranks)
@@ -90,6 +118,7 @@ class Case:
             *COMMON,
             *MODELS[self.model],
             *PLANS.get(self.plan, []),
+            *communication(self.comm, self.ranks),
             f"precision={self.precision}",
             f"launch.processes={self.ranks}",
             f"batch.micro={-(-share // self.accumulation)}",
@@ -97,7 +126,14 @@ class Case:
 
     def __str__(self) -> str:
         kind = f"{self.model} {self.precision} ranks={self.ranks} accumulation={self.accumulation}"
-        return " ".join(filter(None, [kind, self.plan, self.how]))
+        return " ".join(filter(None, [kind, self.plan, self.comm, self.how]))
+
+
+def communication(comm: str, ranks: int) -> list[str]:
+    """The overrides of a case's `comm`, with as many ranks on two axes as there are."""
+    chosen = COMMS.get(comm, [])
+    axes = {"comm=hierarchical": ("local", "node"), "comm=torus": ("x", "y")}.get(chosen[0]) if chosen else None
+    return [*chosen, f"comm.topology={{{axes[0]}: 2, {axes[1]}: {ranks // 2}}}"] if axes else chosen
 
 
 @dataclass(frozen=True)
@@ -167,9 +203,9 @@ def resume(folder: Path, *overrides: str) -> str:
 
 
 def final_state(folder: Path) -> dict[str, Any]:
-    """The shared state of a run's last snapshot."""
-    state, _ = Checkpointer(str(folder / "checkpoints")).restore("latest")
-    return dict(state.shared)
+    """A run's last snapshot: what all ranks share, and what each has of its own."""
+    shared, own, _ = Checkpointer(str(folder / "checkpoints")).restore_resized("latest")
+    return shared | {"own": dict(enumerate(own))}
 
 
 def differences(left: Any, right: Any, path: str = "") -> list[str]:
@@ -253,7 +289,9 @@ def all_cases() -> list[Case | Move]:
     choices = itertools.product(MODELS, ("fp32", "bf16"), (1, 2, 4), (1, 3), ("SIGKILL", "SIGTERM"))
     moves = [Move(1, 3), Move(2, 1), Move(2, 4), Move(3, 2), Move(4, 1)]
     plans = [Case("decoder", "fp32", ranks, 6, "SIGKILL", plan) for plan in PLANS for ranks in (1, 2)]
-    return [*(Case(*choice) for choice in choices), *plans, *moves]
+    comms = [Case("decoder", "fp32", 4, 1, how, comm=comm) for comm in COMMS for how in ("SIGKILL", "SIGTERM")]
+    scaled = [Case("decoder", "fp16", 4, 3, "SIGKILL", comm=f"codec {name}") for name in ("int4", "top_k")]
+    return [*(Case(*choice) for choice in choices), *plans, *comms, *scaled, *moves]
 
 
 def main() -> None:
