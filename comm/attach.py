@@ -15,6 +15,7 @@ from gradwire.comm import postscript
 from gradwire.comm.all_reduce import AllReduce, Op, check_op
 from gradwire.comm.buckets import Slot, lay_out
 from gradwire.comm.buffers import BufferBroadcast
+from gradwire.comm.codecs.codec import Codec
 from gradwire.comm.errors import AttachError
 from gradwire.comm.group import control_device, own_group
 from gradwire.comm.postscript import Postscript
@@ -23,6 +24,7 @@ from gradwire.comm.replicas import broadcast_parameters
 from gradwire.comm.sparse import SparseParameter, sparse_names
 
 _FIRST_BUCKET = 1 << 20  # bytes; small, so that sending begins early in backward
+_WORTH_COMPILING = 16 << 20  # bytes of gradients from which on compiling the codecs saves more time than it takes
 _LEAST_BUCKETS = 4  # a small module is cut this often, or there would be nothing left to overlap with
 
 
@@ -67,6 +69,10 @@ def attach(
     sparse = sparse_names(module)
     dense = [each for each in trainable if each[0] not in sparse]
     buckets = lay_out(dense, _limits(dense, bucket_mb), _tail(dense, device, lane))
+    if sum(bucket.size for bucket in buckets) >= _WORTH_COMPILING:
+        for codec in lane.codecs.values():
+            if isinstance(codec, Codec):
+                codec.prepare(device)
     lane.tune([bucket.flat.nbytes for bucket in buckets], device)
     reducer = Reducer(
         lane,

@@ -43,7 +43,7 @@ class Exposure:
 
     @contextmanager
     def _on_stream(self) -> Iterator[None]:
-        begun, over = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begun, over = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         stream = torch.cuda.current_stream(self._device)
         begun.record(stream)
         yield

@@ -146,10 +146,10 @@ class Blocks:
         return scales, codes.view(part.rows, part.width // self.planes)
 
     def _shaped(self, values: Tensor, part: "_Part") -> Tensor:
-        """The part as [R, P, K]: a view, or a copy filled up with zeros."""
+        """The part as [R, P, K]: a view, or a copy filled up with its own values, which leave its scale as it is."""
         piece, missing = values[part.start : part.stop], part.missing
         if missing:
-            piece = torch.cat([piece, piece.new_zeros(missing)])
+            piece = torch.cat([piece, piece.repeat(missing)[:missing]])
         return piece.view(part.rows, self.planes, part.width // self.planes)
 
     def _put_back(self, shaped_RPK: Tensor, out: Tensor, part: "_Part") -> None:

@@ -167,3 +167,12 @@ def test_wrong_configurations_are_refused() -> None:
     ):
         with pytest.raises(CodecError, match="found"):
             make()
+
+
+def test_a_single_value_in_a_block_of_its_own_keeps_its_size():
+    codec = Sign()
+    values, decoded = torch.tensor([3.0]), torch.empty(1)
+    payload = torch.empty(codec.nbytes(1), dtype=torch.uint8)
+    codec.encode(values, payload)
+    codec.decode(payload, decoded)
+    assert decoded.item() == pytest.approx(3.0, rel=0.01)
