@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from gradwire.schedulers import Clock
+from gradwire.schedulers import Clock, Duration
 from gradwire.schedulers.noise_scale import NoiseScale, Norms, total
 from gradwire.trainer.errors import NoiseError
 from gradwire.trainer.noise import Meter, meter_for
@@ -16,6 +16,7 @@ from gradwire.trainer.optimizers import RATIO
 from gradwire.trainer.triggers import Every
 
 log = logging.getLogger(__name__)
+EVERY = Duration(10, "updates")  # for a plan that decides by the noise scale, where the settings do not say
 
 
 class Measuring:

@@ -14,6 +14,8 @@ from gradwire.trainer.norm_layers import NormLayerMeter, norm_layers
 from gradwire.trainer.sync_batchnorm import SyncBatchNorm
 from gradwire.trainer.tally import Tally, entries
 
+_ALONE = "one rank with one micro-batch an update has no smaller gradient to compare with"
+
 
 class Meter(Protocol):
     """What measures the norms of an update.
@@ -151,25 +153,47 @@ def meter_for(
     model: nn.Module, groups: Mapping[str, Sequence[nn.Parameter]], world_size: int, micro_batches: int
 ) -> Choice:
     """The meter for a run of so many ranks with so many micro-batches each in an update."""
-    if world_size > 1 and any(isinstance(module, SyncBatchNorm) for module in model.modules()):
-        return Choice(
-            None,
-            "sync_batchnorm makes the gradient of each rank depend on the samples of all, so that its noise cannot be "
-            "told: set sync_batchnorm=false",
-        )
+    reason = obstacle(
+        world_size,
+        micro_batches,
+        norm_layers=bool(norm_layers(model)),
+        compiled=any(module._compiled_call_impl is not None for module in model.modules()),
+        synchronized=any(isinstance(module, SyncBatchNorm) for module in model.modules()),
+    )
+    if reason is not None:
+        return Choice(None, reason)
     if world_size * micro_batches > 1:
         return Choice(NoiseMeter(groups), f"{world_size} × {micro_batches} micro-batch gradients an update")
-    alone = "one rank with one micro-batch an update has no smaller gradient to compare with"
-    if not norm_layers(model):
-        return Choice(
-            None,
-            f"{alone}, and the model has no trainable LayerNorm or RMSNorm to take per-example gradients from: "
-            "lower batch.micro, or use more ranks",
+    return Choice(NormLayerMeter(model), f"{_ALONE}; per-example gradients of the norm layers stand in")
+
+
+def obstacle(
+    world_size: int, micro_batches: int, *, norm_layers: bool, compiled: bool, synchronized: bool
+) -> str | None:
+    """Why no meter suits a run; None where one does.
+
+    Args:
+        world_size: Ranks that take part in an update.
+        micro_batches: Of each rank in an update.
+        norm_layers: Whether the model has some whose weights are trained.
+        compiled: Whether its blocks are compiled.
+        synchronized: Whether its batch norms span the ranks.
+    """
+    if world_size > 1 and synchronized:
+        return (
+            "sync_batchnorm makes the gradient of each rank depend on the samples of all, so that its noise cannot be "
+            "told: set sync_batchnorm=false"
         )
-    if any(module._compiled_call_impl is not None for module in model.modules()):
-        return Choice(
-            None,
-            f"{alone}, and per-example gradients of norm layers cannot be taken from compiled blocks: "
-            "lower batch.micro, use more ranks, or set compile=false",
+    if world_size * micro_batches > 1:
+        return None
+    if not norm_layers:
+        return (
+            f"{_ALONE}, and the model has no trainable LayerNorm or RMSNorm to take per-example gradients from: "
+            "lower batch.micro, or use more ranks"
         )
-    return Choice(NormLayerMeter(model), f"{alone}; per-example gradients of the norm layers stand in")
+    if compiled:
+        return (
+            f"{_ALONE}, and per-example gradients of norm layers cannot be taken from compiled blocks: "
+            "lower batch.micro, use more ranks, or set compile=false"
+        )
+    return None

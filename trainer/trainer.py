@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradwire.checkpoint import Checkpointer, State
-from gradwire.schedulers import Clock, Duration, Plan, Step
+from gradwire.schedulers import Clock, Plan, Step
 from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.communication import Communication
 from gradwire.trainer.data import Feed, SampleStream, UpdateBatch, training_set, validation_set
@@ -20,7 +20,7 @@ from gradwire.trainer.ema import MovingAverage
 from gradwire.trainer.evaluation import EvaluationInterrupted, Evaluator, TextSamples
 from gradwire.trainer.loggers.base import Logger, RunInfo
 from gradwire.trainer.losses import Loss, loss_for
-from gradwire.trainer.measuring import Measuring
+from gradwire.trainer.measuring import EVERY, Measuring
 from gradwire.trainer.micro_batch import largest_micro_batch
 from gradwire.trainer.precision import Precision
 from gradwire.trainer.rehearsal import Rehearsal
@@ -31,7 +31,6 @@ from gradwire.trainer.triggers import Every, WallClock
 from gradwire.trainer.update import Outcome, Updater
 
 log = logging.getLogger("gradwire")
-_MEASURE_EVERY = Duration(10, "updates")  # for a plan that decides by the noise scale, where the settings do not say
 
 
 class Trainer:
@@ -97,7 +96,7 @@ class Trainer:
         self._end_clock = WallClock(settings.max_time)
         self._evaluate_every = Every(settings.evaluate_every, plan)
         self._check_every = Every(settings.check_replicas_every, plan)
-        measure_every = settings.noise_scale_every or (_MEASURE_EVERY if plan.measures else None)
+        measure_every = settings.noise_scale_every or (EVERY if plan.measures else None)
         self.measuring = Measuring(Every(measure_every, plan), settings.noise_scale_decay, needed=plan.measures)
         self._communication = Communication(self.strategy)
         self.pending: dict[str, Any] | None = None  # a record whose evaluation was interrupted

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from gradwire.trainer.config.checker import TARGET
 from gradwire.trainer.config.communication import coded_axes, remarks
 from gradwire.trainer.config.contradictions import Machine
+from gradwire.trainer.config.measuring import never_measured
 from gradwire.trainer.config.signatures import parameters
 from gradwire.trainer.config.targets import resolve_target
 
@@ -26,6 +27,7 @@ def advice(config: Mapping[str, Any], allow: tuple[str, ...] = ()) -> Iterator[s
         config: As `Checker` gave it back.
         allow: Packages that the user allows targets from.
     """
+    yield from never_measured(config, allow)
     optimizer = resolve_target(config["optimizer"][TARGET], allow)
     family = family_of(optimizer)
     for key, node in (("scaling", config["scaling"]), ("batch.schedule", config["batch"]["schedule"])):

@@ -8,6 +8,7 @@ from typing import Any
 from gradwire.trainer.config.communication import misfits
 from gradwire.trainer.config.construction import refused
 from gradwire.trainer.config.fit import refused_plan, unfit
+from gradwire.trainer.config.measuring import unmeasurable
 from gradwire.trainer.config.values import Fault
 
 Config = Mapping[str, Any]
@@ -47,7 +48,22 @@ class Machine:
 
 
 def contradictions(config: Config, allow_targets: tuple[str, ...], machine: Machine | None = None) -> list[Fault]:
-    """Everything in a well-formed configuration that does not go together.
+    """Everything in a well-formed configuration that does not go together where a run trains by it.
+
+    Args:
+        config: As `Checker` gave it back.
+        allow_targets: Packages that the user allows targets from.
+        machine: What there is to run on; found out where None.
+    """
+    machine = machine or Machine.here(config["launch"])
+    faults = contradictions_of_evaluation(config, allow_targets, machine)
+    return faults or [*unmeasurable(config, allow_targets, machine.world_size, machine.gpus)]
+
+
+def contradictions_of_evaluation(
+    config: Config, allow_targets: tuple[str, ...], machine: Machine | None = None
+) -> list[Fault]:
+    """Everything that does not go together already where nothing is trained.
 
     Args:
         config: As `Checker` gave it back.
