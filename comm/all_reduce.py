@@ -179,12 +179,14 @@ class AllReduce:
         """
         if self._automatic is None or not initialized() or self.size == 1:
             return []
-        device = device or torch.device("cpu")
+        device, known = device or torch.device("cpu"), len(self.choices)
         chosen = [self._automatic.choice(nbytes, device, self.group, self._try) for nbytes in sizes]
         for choice in chosen:
             if not choice.way.native:
                 self._engine(device, choice.way)
         self._leave_unused()
+        if len(self.choices) > known:
+            self.take_traffic()  # that of trying
         return chosen
 
     def state_dict(self) -> dict[str, Any]:
@@ -279,7 +281,8 @@ class AllReduce:
         elements = torch.view_as_real(elements).view(-1) if elements.is_complex() else elements
         divisor = self.size if op == "mean" else 1
         engine = self._engine(tensor.device, way)
-        job = engine(elements, divisor, carried.seed, carried.residuals, carried.update, carried.matrices)
+        residuals = carried.residuals if way.coded else {}
+        job = engine(elements, divisor, carried.seed, residuals, carried.update, carried.matrices)
         return _Staged(job.wait, complete)
 
     def _start_native(self, flat: Tensor, op: Op, complete: Callable[[], None]) -> Work:
