@@ -32,13 +32,15 @@ def fsdp_hooks(model: nn.Module, all_reduce: AllReduce, op: Op = "mean") -> None
             (and on gloo, which multiplies nothing itself, `set_force_sum_reduction_for_comms(True)`).
 
     Raises:
-        AttachError: The model is not sharded, over several dimensions, or not materialized.
+        AttachError: The model is not sharded, over several dimensions, or not materialized; or an axis has a
+            compression with error feedback.
         ReplicaMismatch: The ranks of `all_reduce` hold different shards or models.
         CollectiveError: A peer died or did not answer in time.
     """
     modules = [(name, module) for name, module in model.named_modules() if isinstance(module, FSDPModule)]
     device = _check(model, bool(modules))
     check_op(op, next(model.parameters()))
+    _check_codecs(all_reduce)
     lane = all_reduce.private(device)
     broadcast_parameters(local_shards(model), lane.group)
     for name, module in modules:
@@ -85,6 +87,15 @@ def _check(model: nn.Module, sharded: bool) -> torch.device:
         if parameter.device.type == "meta":
             raise AttachError(f"{name} is on the meta device: materialize the weights first")
     return next(parameter.device for parameter in model.parameters() if isinstance(parameter, DTensor))
+
+
+def _check_codecs(all_reduce: AllReduce) -> None:
+    for axis, codec in all_reduce.codecs.items():
+        if codec.feedback:
+            raise AttachError(
+                f"{codec.name} on the axis {axis} has error feedback, which counts only if the update is kept: that "
+                "hangs on the other shards' gradients too, which are not known here. Take a codec without, such as int8"
+            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,11 +27,11 @@ class Residuals:
 
     Args:
         all_reduce: Sums the buckets.
-        buckets: All of them.
+        buckets: Numbered from 0 on.
     """
 
     def __init__(self, all_reduce: AllReduce, buckets: Sequence[Bucket]) -> None:
-        self._buckets = tuple(buckets)
+        self.buckets = tuple(buckets)
         self._ranges = {
             axis: [all_reduce.residual_ranges(axis, bucket.flat) for bucket in buckets]
             for axis, codec in all_reduce.codecs.items()
@@ -41,17 +41,22 @@ class Residuals:
         codecs = {axis: all_reduce.codecs[axis] for axis in self._ranges}
         self._low_rank = {axis: LowRank(codec) for axis, codec in codecs.items() if isinstance(codec, PowerSGD)}
         self._corrected = {axis for axis, codec in codecs.items() if isinstance(codec, DeepGradientCompression)}
-        self._by_bucket = [{axis: self._zeros(axis, bucket) for axis in self._ranges} for bucket in self._buckets]
+        self._by_bucket = [{axis: self._zeros(axis, bucket) for axis in self._ranges} for bucket in self.buckets]
         self._unsettled: list[Tensor] | None = None  # of each bucket, whether its reduced gradient is finite
 
     def of(self, bucket: Bucket) -> Mapping[str, Residual]:
         """By axis."""
         return self._by_bucket[bucket.index]
 
+    @property
+    def finite(self) -> bool | None:
+        """Whether what was reduced is finite; None where nothing is to be settled."""
+        return None if self._unsettled is None else all(map(bool, self._unsettled))
+
     def reduced(self) -> None:
         """All buckets were reduced: note whether they are finite, in case nobody says whether the update is kept."""
         if self._ranges:
-            self._unsettled = [torch.isfinite(bucket.gradients.sum()) for bucket in self._buckets]
+            self._unsettled = [torch.isfinite(bucket.gradients.sum()) for bucket in self.buckets]
 
     def settle(self, kept: bool | None = None) -> None:
         """The update was kept, or its gradient thrown away; where None, it is taken to be kept if it was finite."""
@@ -140,7 +145,7 @@ class Residuals:
             for name, (spans, kinds) in self._by_name(axis).items():
                 for kind, values in kinds.items():
                     for span, value in zip(spans, values, strict=True):
-                        value.copy_(_summed(residuals, name, kind, span)) if axis == first else value.zero_()
+                        value.copy_(summed(residuals, name, kind, span)) if axis == first else value.zero_()
         self._keep_owned(first)
         for axis, low_rank in self._low_rank.items():
             low_rank.load_state_dict(
@@ -149,7 +154,7 @@ class Residuals:
 
     def _keep_owned(self, axis: str) -> None:
         """Set to zero what another rank owns."""
-        for bucket, by_axis in zip(self._buckets, self._by_bucket, strict=True):
+        for bucket, by_axis in zip(self.buckets, self._by_bucket, strict=True):
             owned = torch.zeros(bucket.flat.numel(), dtype=torch.bool)
             for start, stop in self._all_reduce.owned_ranges(axis, bucket.flat):
                 owned[start:stop] = True
@@ -170,7 +175,7 @@ class Residuals:
         The padding behind a parameter counts as its own.
         """
         found: dict[str, tuple[list[list[int]], dict[str, list[Tensor]]]] = {}
-        for bucket, by_axis in zip(self._buckets, self._by_bucket, strict=True):
+        for bucket, by_axis in zip(self.buckets, self._by_bucket, strict=True):
             done = 0
             for start, stop in self._ranges[axis][bucket.index]:
                 for name, low, high, first in _cut_by_parameter(bucket, start, stop):
@@ -209,7 +214,7 @@ def _united(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"steps": max((state["steps"] for state in states), default=0), "factors": factors}
 
 
-def _summed(residuals: Sequence[Mapping[str, Any]], name: str, kind: str, span: Sequence[int]) -> Tensor:
+def summed(residuals: Sequence[Mapping[str, Any]], name: str, kind: str, span: Sequence[int]) -> Tensor:
     """The sum over all ranks and axes of what was kept of a span of a parameter's memory."""
     total = torch.zeros(span[1] - span[0])
     for saved in (parts[name] for by_axis in residuals for parts in by_axis.values() if kind in parts.get(name, {})):
@@ -217,6 +222,6 @@ def _summed(residuals: Sequence[Mapping[str, Any]], name: str, kind: str, span: 
         for start, stop in saved["spans"]:
             low, high = max(start, span[0]), min(stop, span[1])
             if low < high:
-                total[low - span[0] : high - span[0]] += saved[kind][done + low - start : done + high - start]
+                total[low - span[0] : high - span[0]] += saved[kind][done + low - start : done + high - start].cpu()
             done += stop - start
     return total

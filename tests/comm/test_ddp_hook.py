@@ -3,8 +3,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.comm import AllReduce, CollectiveError, CommError, Topology
+from gradwire.comm import AllReduce, CollectiveError, CommError, DeepGradientCompression, PowerSGD, Topology
 from gradwire.comm.ddp_hook import ddp_hook
+from gradwire.comm.residuals import summed as summed_residuals
 from tests.comm.models import assert_close, assert_same_bits_everywhere, data, gradients, local_gradients, mlp, summed
 
 SMALL = 0.005  # MiB a bucket, so that there are several
@@ -94,6 +95,80 @@ def _error_surfaces(rank):
     hooked.register_comm_hook(hooked, ddp_hook(early))
     with pytest.raises(CommError, match=r"before the process group existed, and there are 2"):
         hooked(torch.ones(2, 4)).sum().backward()
+
+
+def _coded(rank):
+    plain, hooked = pair(mlp, ddp_hook(lambda: AllReduce(codecs={"ring": "int8"})))
+    for step in range(3):
+        for each in (plain, hooked):
+            each.zero_grad()
+            each(data(rank, step=step)).square().mean().backward()
+        expected, found = (torch.cat([each.flatten() for each in gradients(one).values()]) for one in (plain, hooked))
+        assert 0 < (found - expected).norm() < 0.02 * expected.norm()
+        assert_same_bits_everywhere(hooked)
+
+
+def _nothing_is_lost(rank, topology, codec, poison):
+    hook = ddp_hook(lambda: AllReduce(topology, codecs={"node": codec}))
+    plain, hooked = pair(mlp, hook)
+    given, owed = {}, {}
+    for step in range(4):
+        poisoned = poison and step in (0, 2)
+        for each in (plain, hooked):
+            each.zero_grad()
+            loss = each(data(rank, step=step)).square().mean()
+            (loss * float("nan") if poisoned and rank == 1 else loss).backward()
+        if poisoned:
+            assert any(value.isnan().any() for value in gradients(hooked).values())
+            continue
+        for sums, model in ((owed, plain), (given, hooked)):
+            for name, value in gradients(model).items():
+                sums[name] = sums.get(name, 0) + value.double()
+        assert_same_bits_everywhere(hooked)
+    states = [None] * 4
+    torch.distributed.all_gather_object(states, hook._carried.states())
+    some = False
+    for name, total in given.items():
+        rest = sum(
+            summed_residuals([state["residuals"]], name.removeprefix("module."), "values", (0, total.numel()))
+            for rank_states in states
+            for state in rank_states
+        )
+        some = some or bool(rest.any())
+        torch.testing.assert_close(total + rest.view(total.shape), owed[name], rtol=1e-4, atol=1e-5)
+    assert some
+
+
+def _momentum_corrected(rank):
+    """With everything sent, momentum has nothing to correct."""
+    hook = ddp_hook(lambda: AllReduce(codecs={"ring": DeepGradientCompression(1.0)}))
+    plain, hooked = pair(mlp, hook)
+    for step in range(3):
+        for each in (plain, hooked):
+            each.zero_grad()
+            each(data(rank, step=step)).square().mean().backward()
+        for name, value in gradients(hooked).items():
+            torch.testing.assert_close(value, gradients(plain)[name], rtol=0.02, atol=1e-4)
+    hook.rescale(0.5)
+    hook.settle(kept=True)
+
+
+@pytest.mark.parametrize("codec", ["int4", "top_k", PowerSGD(1, min_compression=1.1)], ids=str)
+@pytest.mark.parametrize("topology", [Topology(node=4), Topology(local=2, node=2)], ids=str)
+def test_residuals_follow_the_parameters_to_new_buckets(ranks, topology, codec):
+    ranks(4, _nothing_is_lost, topology, codec, False)
+
+
+def test_updates_with_nan_leave_the_residuals_as_they_were(ranks):
+    ranks(4, _nothing_is_lost, Topology(node=4), "int4", True)
+
+
+def test_momentum_correction_under_ddp(ranks):
+    ranks(2, _momentum_corrected)
+
+
+def test_a_codec_without_feedback(ranks):
+    ranks(2, _coded)
 
 
 def test_two_ranks_get_the_bits_of_plain_ddp(ranks):

@@ -110,10 +110,33 @@ def _refused(_):
         fsdp_hooks(shard(empty, mesh["shard"]), replicas)
     with pytest.raises(ReplicaMismatch):  # the other way round: these ranks hold different shards
         fsdp_hooks(shard(Decoder(), mesh["shard"]), AllReduce(group=mesh.get_group("shard")))
+    coded = AllReduce(group=mesh.get_group("replicate"), codecs={"ring": "int4"})
+    with pytest.raises(AttachError, match=r"int4 on the axis ring has error feedback"):
+        fsdp_hooks(shard(Decoder(), mesh["shard"]), coded)
     left_out = Decoder()
     fully_shard(left_out, mesh=mesh["shard"], ignored_params={left_out.head.bias})
     with pytest.raises(AttachError, match=r"head.bias is trained and not sharded"):
         fsdp_hooks(left_out, replicas)
+
+
+def _coded(rank):
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    native, ours = shard(Decoder(), mesh), shard(Decoder(), mesh["shard"])
+    fsdp_hooks(ours, AllReduce(group=mesh.get_group("replicate"), codecs={"ring": "int8"}))
+    for model in (native, ours):
+        loss(model, rank).backward()
+    expected, found = (
+        torch.cat([each.grad.full_tensor().flatten() for each in model.parameters()]) for model in (native, ours)
+    )
+    assert 0 < (found - expected).norm() < 0.02 * expected.norm()
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            parameter.sub_(parameter.grad)
+    check_replicas(local_shards(ours), mesh.get_group("replicate"))
+
+
+def test_replicas_stay_equal_under_a_codec(ranks):
+    ranks(4, _coded)
 
 
 def test_gradients_are_those_of_hybrid_sharding_and_replicas_stay_equal(ranks):

@@ -102,10 +102,10 @@ def test_the_ratio_falls_with_the_reductions(ranks):
     ranks(4, _share_sent)
 
 
-def _distance_after_training(codec, momentum, rank, rate):
-    model, reducer = _attached(HOSTS, codec, width=32)
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
-    for step in range(200):
+def _distance_after_training(codec, momentum, rank):
+    model, reducer = _attached(Topology(node=2), codec, width=32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.6, momentum=momentum)
+    for step in range(100):
         _backward(model, rank, step)
         optimizer.step()
     reducer.detach()
@@ -114,16 +114,14 @@ def _distance_after_training(codec, momentum, rank, rate):
 
 
 def _converges(rank):
-    rate = 0.5
-    start = float((_attached(LINE, "none", width=32)[0].weight.detach() - torch.eye(32).flip(0)).norm())
-    corrected = _distance_after_training(DeepGradientCompression(0.02, warmup=40), 0.0, rank, rate)
-    plain = _distance_after_training(TopK(0.02), 0.9, rank, rate)
-    assert corrected < 0.2 * start
-    assert not plain < corrected, (corrected, plain, start)
+    corrected = _distance_after_training(DeepGradientCompression(0.1, warmup=40), 0.0, rank)
+    plain = _distance_after_training(TopK(0.1), 0.9, rank)
+    assert corrected < 0.05  # begins at 6.5
+    assert corrected < 0.2 * plain
 
 
 def test_it_converges_where_top_k_under_a_momentum_optimizer_does_worse(ranks):
-    ranks(4, _converges)
+    ranks(2, _converges)
 
 
 def _resumes(rank):
