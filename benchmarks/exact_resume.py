@@ -72,7 +72,7 @@ PLANS = {  # besides the constant batch: each changes batch size or learning rat
     "adascale": ["scaling=adascale", "scaling.reference=6", "noise_scale.every=2 updates", _LENGTH],
 }
 
-_CODECS = ("fp16", "bf16", "fp8", "int8", "int4", "sign", "top_k", "random_k")
+_CODECS = ("fp16", "bf16", "fp8", "int8", "int4", "sign", "top_k", "random_k", "power_sgd")
 _HOSTS = "comm=hierarchical"
 COMMS = {  # how gradients travel, by name: every codec between two pretended hosts, and other topologies
     **{f"codec {name}": [_HOSTS, f"comm/codec@comm.codecs.node={name}"] for name in _CODECS},
@@ -86,6 +86,12 @@ COMMS = {  # how gradients travel, by name: every codec between two pretended ho
         _HOSTS,
         "comm/codec@comm.codecs.local=int8",
         "comm/codec@comm.codecs.node=int4",
+    ],
+    "codec dgc, warming up": [
+        _HOSTS,
+        "comm/codec@comm.codecs.node=dgc",
+        "comm.codecs.node.ratio=0.05",
+        "comm.codecs.node.warmup=12",
     ],
     "codec top_k within hosts, int4 between": [
         _HOSTS,

@@ -43,6 +43,24 @@ def misfits(comm: Node, processes: int, world_size: int) -> Iterator[Fault]:
         (axis,) = axes
         message = f"native is the backend's own all-reduce and the only axis, {axis}, has a codec: write two_shot"
         yield Fault("comm.algorithm", message, "comm.algorithm=two_shot")
+    yield from _low_rank_misfits(comm, coded, [axis for axis, size in axes.items() if size > 1])
+
+
+def _low_rank_misfits(comm: Node, coded: Mapping[str, str], sending: list[str]) -> Iterator[Fault]:
+    """PowerSGD sums what the other axes have scattered: it belongs on the last axis, and the axes keep their order."""
+    for axis in (axis for axis, name in coded.items() if name == "PowerSGD" and axis in sending):
+        if axis != sending[-1]:
+            yield Fault(f"comm.codecs.{axis}", f"PowerSGD belongs on the last axis, {sending[-1]}")
+        elif comm["rotate"]:
+            yield Fault(
+                "comm.rotate", f"PowerSGD on {axis} needs the axes in one order: write false", "comm.rotate=false"
+            )
+        elif comm["algorithm"] == "auto":
+            yield Fault(
+                "comm.algorithm",
+                "auto chooses among codecs without PowerSGD: write two_shot",
+                "comm.algorithm=two_shot",
+            )
 
 
 def remarks(comm: Node, processes: int, world_size: int) -> Iterator[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gradwire.comm import codecs
+from gradwire.comm import codecs, compressions
 from gradwire.trainer.config import ConfigError, Mistake, compose, validate
 from gradwire.trainer.config.communication import axes_of, remarks
 from gradwire.trainer.config.contradictions import Machine, contradictions
@@ -31,16 +31,16 @@ def mistakes_of(overrides: Sequence[str]) -> list[Mistake]:
     return list(caught.value.mistakes)
 
 
-@pytest.mark.parametrize("name", codecs.NAMES)
+@pytest.mark.parametrize("name", compressions.NAMES)
 def test_every_codec_can_be_chosen_for_an_axis_without_plus(name: str) -> None:
     comm = config_of("comm=hierarchical", TWO_BY_TWO, f"comm/codec@comm.codecs.node={name}")["comm"]
     codec = instantiate(comm["codecs"]["node"], ())
-    assert codec == codecs.named(name)
+    assert codec == compressions.named(name)
     assert instantiate(comm["codecs"]["local"], ()).name == "none"
 
 
 def test_there_is_an_option_for_every_codec() -> None:
-    assert set(codecs.NAMES) <= set(Sources("gradwire.conf").options("comm/codec"))
+    assert set(compressions.NAMES) == set(Sources("gradwire.conf").options("comm/codec"))
 
 
 def test_arguments_of_a_codec_are_keys() -> None:
@@ -105,6 +105,18 @@ def test_what_goes_together(chosen: tuple[str, ...], precision: str) -> None:
             "comm.algorithm",
             "the only axis, ring, has a codec",
             "comm.algorithm=two_shot",
+        ),
+        (
+            ("comm=hierarchical", TWO_BY_TWO, "comm/codec@comm.codecs.local=power_sgd"),
+            "comm.codecs.local",
+            "PowerSGD belongs on the last axis, node",
+            None,
+        ),
+        (
+            ("comm=torus", "comm.topology={x: 2, y: 2}", "comm/codec@comm.codecs.y=power_sgd"),
+            "comm.rotate",
+            "needs the axes in one order",
+            "comm.rotate=false",
         ),
         (("comm.algorithm=rign",), "comm.algorithm", "expected one of", "ring"),
         (
