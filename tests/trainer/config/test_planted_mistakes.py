@@ -233,6 +233,8 @@ _REQUIRED = {
     "model.path",
     "batch.schedule.start",
     "scaling.reference",
+    "comm.topology.x",
+    "comm.topology.y",
 }
 
 
