@@ -373,6 +373,8 @@ def check_op(op: str, tensor: Tensor) -> None:
     Raises:
         CommError: It is not.
     """
+    if tensor.layout != torch.strided:
+        raise CommError(f"the tensor is sparse ({tensor.layout}); expected a dense one: call to_dense() first")
     if op not in ("mean", "sum"):
         raise CommError(f"op is {op!r}; expected 'mean' or 'sum'")
     if op == "mean" and not (tensor.is_floating_point() or tensor.is_complex()):

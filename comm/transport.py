@@ -11,7 +11,8 @@ from torch import Tensor
 from gradwire.comm.errors import CollectiveError
 from gradwire.comm.farewell import Farewell
 
-_TAGS = 1 << 30  # distinct message tags; they come round only after everything older has arrived
+_TAGS = 1 << 20  # numbers of messages; they come round only after everything older has arrived
+_LENGTHS = 1021  # lengths told apart by their tags: gloo ends the process where a message does not fit its room
 
 Message = tuple[int, Tensor]  # position of the peer on the line, and what is sent to or received from it
 
@@ -70,10 +71,10 @@ class Line:
             return exchange
         for peer, buffer in receives:
             with exchange.named(peer):
-                exchange.receives.append((peer, self.group.recv([buffer], self._address(peer), tag % _TAGS)))
+                exchange.receives.append((peer, self.group.recv([buffer], self._address(peer), _tag(tag, buffer))))
         for peer, message in sends:
             with exchange.named(peer):
-                exchange.sends.append((peer, self.group.send([message], self._address(peer), tag % _TAGS)))
+                exchange.sends.append((peer, self.group.send([message], self._address(peer), _tag(tag, message))))
         return exchange
 
     def _address(self, position: int) -> int:
@@ -144,9 +145,13 @@ class Exchange:
         explanation = (
             f"it gave up because {words}"
             if words
-            else f"{reason}. That rank has died, hangs, or waits for another (the time-out is "
+            else f"{reason}. That rank has died, hangs, waits for another or made another call (the time-out is "
             f"{line.timeout.total_seconds():g} s)"
         )
         made = CollectiveError(f"{place}: {explanation}; look at the logs, then start all ranks again")
         made.origin = words or place
         return made
+
+
+def _tag(number: int, message: Tensor) -> int:
+    return number % _TAGS + _TAGS * (message.nbytes % _LENGTHS)
