@@ -9,6 +9,7 @@ backend's own all-reduce: what failed and the rank) within the time-out, and end
 
 import argparse
 import json
+import math
 import os
 import random
 import re
@@ -33,6 +34,7 @@ from gradwire.comm import AllReduce, CommError, Topology, attach
 TIMEOUT = 3.0  # seconds that a peer may keep another waiting
 MARGIN = 2.0  # what a busy machine may add
 PATIENCE = 40.0  # after which a rank hangs
+ATTEMPTS = 5
 CALLS = 4
 ELEMENTS = 200_003  # four segments
 
@@ -86,6 +88,7 @@ class Outcome:
     errors: list[str | None]
     seconds: list[float | None]
     exits: list[int | None]
+    struck: bool
     named: bool
     in_time: bool
     blamed: int
@@ -237,7 +240,7 @@ def run(case: Case) -> Outcome:
     agent = _fork(serve)
     ranks = [_fork(lambda rank=rank: _rank(case, rank, port, pipes[rank][1])) for rank in range(case.ranks)]  # type: ignore[misc]
     try:
-        struck = _answer(pipes[case.victim][0]).get("struck", float("nan"))
+        struck = _answer(pipes[case.victim][0]).get("struck", math.nan)
         survivors = [rank for rank in range(case.ranks) if rank != case.victim]
         answers = [_answer(pipes[rank][0]) for rank in survivors]
         exits = [_exit(ranks[rank]) for rank in survivors]
@@ -254,6 +257,7 @@ def run(case: Case) -> Outcome:
         errors,
         seconds,
         exits,
+        struck=not math.isnan(struck),
         named=all(answer.get("class") == "CollectiveError" and _names(case, answer["error"]) for answer in answers),
         in_time=all(each is not None and each < TIMEOUT + MARGIN for each in seconds),
         blamed=sum(bool(re.search(rf"\brank {case.victim}\b", error or "")) for error in errors),
@@ -314,6 +318,15 @@ def table(outcomes: list[Outcome]) -> str:
     return "\n".join(lines)
 
 
+def _until_struck(case: Case) -> Outcome:
+    """Again where the machine was too busy to come as far as the blow within the time-out."""
+    for _ in range(ATTEMPTS):
+        outcome = run(case)
+        if outcome.struck:
+            break
+    return outcome
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", type=Path)
@@ -323,7 +336,7 @@ def main() -> None:
     options = parser.parse_args()
     outcomes = []
     for case in draw(options.cases, options.seed, tuple(options.phase or PHASES)):
-        outcomes.append(run(case))
+        outcomes.append(_until_struck(case))
         if not outcomes[-1].good:
             print(outcomes[-1], file=sys.stderr)
     print(table(outcomes))

@@ -31,7 +31,7 @@ CODED_AXES = {2: [(2,)], 3: [(3,)], 4: [(4,), (2, 2)], 6: [(3, 2)]}
 SIZES = [0, 1, 7, 97, 1009, 5003]
 SEGMENT_MB = 1 / 256  # 4 KiB: the largest size makes five to ten segments
 EXACT = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.complex64]
-STRIDE = 11  # of the kinds of tensors every way gets one in so many, each others
+STRIDE = 17  # of the kinds of tensors every way gets one in so many, each others
 SEED = 5
 RANDOM = [Int8(rounding="stochastic"), Int4(rounding="stochastic"), RandomK(0.1)]
 CODECS = [
@@ -286,7 +286,7 @@ def _steady(rank, codec):
     _end(all_reduce)
 
 
-@pytest.mark.parametrize("codec", [None, "int8", "int4", "top_k"])
+@pytest.mark.parametrize("codec", [None, "int8", "top_k"])
 def test_many_calls_in_a_row_take_no_more_memory(ranks, codec):
     ranks(4, _steady, codec)
 
@@ -312,7 +312,7 @@ def test_nan_and_infinity_come_through_every_codec_on_every_rank(ranks):
 
 def _lengths(rank, size, algorithm, codec):
     topology = Topology(ring=size)
-    all_reduce = AllReduce(topology, algorithm, {"ring": codec} if codec else {}, timeout=2.0)
+    all_reduce = AllReduce(topology, algorithm, {"ring": codec} if codec else {}, timeout=1.0)
     with pytest.raises(CommError, match=r"along ring failed on rank \d"):
         all_reduce(torch.ones(1000 if rank else 900))
     assert "rank" in _message(lambda: all_reduce(torch.ones(1000)))  # and it stays broken
