@@ -293,10 +293,18 @@ class AllReduce:
             complete()
 
         with named("an all-reduce", self.group):
-            work = dist.all_reduce(flat, group=self.group, async_op=True)
+            work = self._backend_all_reduce(flat)
         assert work is not None
-        timeout = timedelta(seconds=self.timeout) if self.timeout and flat.device.type == "cpu" else None
-        return _Native(work, self.group, finish, timeout)
+        return _Native(work, self.group, finish)
+
+    def _backend_all_reduce(self, flat: Tensor) -> dist.Work | None:
+        group = self.group or dist.group.WORLD
+        if self.timeout is not None and flat.device.type == "cpu" and group is not None:
+            options = dist.AllreduceOptions()  # sums
+            options.timeout = timedelta(seconds=self.timeout)
+            return group.allreduce([flat], options)
+        work: dist.Work | None = dist.all_reduce(flat, group=group, async_op=True)
+        return work
 
     def _engine(self, device: torch.device, way: Way) -> Staged:
         if (device, way) not in self._engines:
@@ -386,14 +394,10 @@ class _Native:
     work: dist.Work
     group: dist.ProcessGroup | None
     complete: Callable[[], None]
-    timeout: timedelta | None  # the group's own where None
 
     def wait(self) -> None:
         with named("an all-reduce", self.group):
-            if self.timeout is None:
-                self.work.wait()
-            else:
-                self.work.wait(self.timeout)
+            self.work.wait()
         self.complete()
 
 
