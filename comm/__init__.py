@@ -1,6 +1,6 @@
 """Data parallelism and collectives over named axes of links."""
 
-from gradwire.comm.all_reduce import AllReduce, Op, Work
+from gradwire.comm.all_reduce import AllReduce
 from gradwire.comm.attach import attach
 from gradwire.comm.buckets import Bucket
 from gradwire.comm.choices import Choice, Way
@@ -25,6 +25,7 @@ from gradwire.comm.replicas import broadcast_parameters, check_replicas, replica
 from gradwire.comm.simulation import Simulated
 from gradwire.comm.topology import Topology
 from gradwire.comm.trees import broadcast, gather, reduce, scatter
+from gradwire.comm.works import Op, Work
 
 __all__ = [
     "AllReduce",

@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import torch
 import torch.distributed as dist
@@ -16,32 +16,18 @@ from gradwire.comm.automatic import Automatic
 from gradwire.comm.choices import NATIVE, Choice, Way
 from gradwire.comm.codecs import Codec
 from gradwire.comm.compression import Compression
-from gradwire.comm.errors import CodecError, CommError, TopologyError
+from gradwire.comm.errors import CodecError, CommError
 from gradwire.comm.factors import Rows
 from gradwire.comm.group import initialized, named, own_group, size_of, timeout_of
-from gradwire.comm.power_sgd import PowerSGD
 from gradwire.comm.prediction import ALGORITHMS
-from gradwire.comm.program import taking_part
 from gradwire.comm.rounds import Algorithm
 from gradwire.comm.segment import Residual
 from gradwire.comm.staged import Staged
 from gradwire.comm.telemetry import Traffic, traffic
 from gradwire.comm.topology import Topology
+from gradwire.comm.works import DoneWork, NativeWork, Op, StagedWork, Work, check_op, has_fractions
 
-Op = Literal["mean", "sum"]
 AlgorithmName = Literal["native", "ring", "bidirectional_ring", "two_shot", "halving_doubling", "auto"]
-
-
-class Work(Protocol):
-    """A collective under way."""
-
-    def wait(self) -> None:
-        """Return when the tensor holds the result (on CUDA: when the current stream is made to wait for it).
-
-        Raises:
-            CollectiveError: A peer died or did not answer in time.
-        """
-        ...
 
 
 class AllReduce:
@@ -59,7 +45,8 @@ class AllReduce:
             it first comes (see `tune`), the backend's own all-reduce among it; codecs are then used where they pay.
         codecs: What compresses an axis, by the axis's name: a codec, PowerSGD (the last axis only), or its name.
         group: Ranks that take part; all where None. Without a process group this process is alone and nothing is sent.
-        segment_mb: Size of the segments, MiB; smaller ones overlap better and cost more processor time. "auto" decides.
+        segment_mb: Size of the segments, MiB; smaller ones overlap better and cost more processor time. Where None,
+            about one on the wire, but at least 4 and at most 16. "auto" decides.
         rotate: Whether segments take the axes in turned orders, so that the links of all axes of a torus work at once.
             "auto" decides.
         timeout: Seconds that a peer may keep this rank waiting; the group's time-out where None.
@@ -75,7 +62,7 @@ class AllReduce:
         algorithm: AlgorithmName = "native",
         codecs: Mapping[str, Compression | str] | None = None,
         group: dist.ProcessGroup | None = None,
-        segment_mb: float = 4.0,
+        segment_mb: float | None = None,
         rotate: bool = False,
         timeout: float | None = None,
     ) -> None:
@@ -89,9 +76,11 @@ class AllReduce:
         self.size = size_of(group)
         self.topology = topology or Topology(ring=self.size)
         self.topology.check(self.size)
-        self.codecs = _by_axis(self.topology, codecs or {})
-        _check_low_rank(self.topology, self.codecs, "auto" if algorithm == "auto" else "rotate" if rotate else None)
-        self.segment_mb = segment_mb
+        self.codecs = compressions.by_axis(self.topology, codecs or {})
+        compressions.check_low_rank(
+            self.topology, self.codecs, "auto" if algorithm == "auto" else "rotate" if rotate else None
+        )
+        self.segment_mb = compressions.segment_mb(self.codecs) if segment_mb is None else segment_mb
         self.rotate = rotate
         self.timeout = timeout
         self._calls = 0
@@ -135,7 +124,7 @@ class AllReduce:
         if residuals and op == "mean":
             raise CommError("residuals are in units of the reduced tensor: divide by the ranks first and use op='sum'")
         if not initialized() or self.size == 1:
-            return _Done() if async_op else None
+            return DoneWork() if async_op else None
         self._calls += 1
         carried = _Carried(
             seed=self._calls if seed is None else seed,
@@ -253,7 +242,7 @@ class AllReduce:
         if self._automatic is None or self.size == 1:
             return self._fixed_way
         (choice,) = self.tune([tensor.nbytes], tensor.device)
-        return choice.way if _has_fractions(tensor) or not choice.way.coded else NATIVE
+        return choice.way if has_fractions(tensor) or not choice.way.coded else NATIVE
 
     def _try(self, way: Way, tensor: Tensor) -> None:
         self._start(way, tensor, "mean", _Carried()).wait()
@@ -276,14 +265,14 @@ class AllReduce:
         if way.native:
             return self._start_native(flat, op, complete)
         elements = flat.view(-1)
-        if way.coded and not _has_fractions(elements):
+        if way.coded and not has_fractions(elements):
             raise CodecError(f"codecs compress floating-point numbers; found {tensor.dtype}. Use an AllReduce without")
         elements = torch.view_as_real(elements).view(-1) if elements.is_complex() else elements
         divisor = self.size if op == "mean" else 1
         engine = self._engine(tensor.device, way)
         residuals = carried.residuals if way.coded else {}
         job = engine(elements, divisor, carried.seed, residuals, carried.update, carried.matrices)
-        return _Staged(job.wait, complete)
+        return StagedWork(job.wait, complete)
 
     def _start_native(self, flat: Tensor, op: Op, complete: Callable[[], None]) -> Work:
         def finish() -> None:
@@ -295,7 +284,7 @@ class AllReduce:
         with named("an all-reduce", self.group):
             work = self._backend_all_reduce(flat)
         assert work is not None
-        return _Native(work, self.group, finish)
+        return NativeWork(work, self.group, finish)
 
     def _backend_all_reduce(self, flat: Tensor) -> dist.Work | None:
         group = self.group or dist.group.WORLD
@@ -339,24 +328,6 @@ class _Carried:
     matrices: Sequence[Rows] = ()
 
 
-def _by_axis(topology: Topology, codecs: Mapping[str, Compression | str]) -> dict[str, Compression]:
-    for axis in codecs:
-        if axis not in topology.axes:
-            raise TopologyError(f"there is a codec for the axis {axis!r}, and the topology is {topology}")
-    made = {axis: compressions.named(codec) if isinstance(codec, str) else codec for axis, codec in codecs.items()}
-    return {axis: codec for axis, codec in made.items() if codec.name != "none" and topology.axes[axis] > 1}
-
-
-def _check_low_rank(topology: Topology, codecs: Mapping[str, Compression], beside: str | None) -> None:
-    axes = [axis for axis, codec in codecs.items() if isinstance(codec, PowerSGD)]
-    last = taking_part(topology)[-1:]
-    if axes and (beside is not None or axes != list(last)):
-        raise CommError(
-            f"PowerSGD sums what the other axes have scattered, so it belongs on the last axis ({', '.join(last)}) and "
-            f"the axes keep their order; found it {f'with {beside}' if beside else f'on {axes[0]} of {topology}'}"
-        )
-
-
 def _whole(tensor: Tensor) -> list[Rows]:
     """A tensor as one matrix [first axis, all others]; nothing of one that has a single axis, or complex numbers."""
     if tensor.dim() < 2 or not tensor.numel() or tensor.is_complex():
@@ -369,49 +340,3 @@ def _rounds(name: str, device: torch.device) -> Algorithm | None:
     if name == "native":
         return None if device.type == "cuda" else ALGORITHMS["two_shot"]
     return ALGORITHMS[name]
-
-
-def _has_fractions(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
-def check_op(op: str, tensor: Tensor) -> None:
-    """Raise unless `op` is one of ours and defined for the tensor.
-
-    Raises:
-        CommError: It is not.
-    """
-    if tensor.layout != torch.strided:
-        raise CommError(f"the tensor is sparse ({tensor.layout}); expected a dense one: call to_dense() first")
-    if op not in ("mean", "sum"):
-        raise CommError(f"op is {op!r}; expected 'mean' or 'sum'")
-    if op == "mean" and not (tensor.is_floating_point() or tensor.is_complex()):
-        raise CommError(f"the mean of {tensor.dtype} is no {tensor.dtype}; use op='sum' or convert the tensor first")
-
-
-@dataclass(frozen=True)
-class _Native:
-    work: dist.Work
-    group: dist.ProcessGroup | None
-    complete: Callable[[], None]
-
-    def wait(self) -> None:
-        with named("an all-reduce", self.group):
-            self.work.wait()
-        self.complete()
-
-
-@dataclass(frozen=True)
-class _Staged:
-    wait_for_job: Callable[[], None]
-    complete: Callable[[], None]
-
-    def wait(self) -> None:
-        self.wait_for_job()
-        self.complete()
-
-
-@dataclass(frozen=True)
-class _Done:
-    def wait(self) -> None:
-        """Nothing was sent."""

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
 from gradwire.comm import postscript
-from gradwire.comm.all_reduce import AllReduce, Op, check_op
+from gradwire.comm.all_reduce import AllReduce
 from gradwire.comm.buckets import Slot, lay_out
 from gradwire.comm.buffers import BufferBroadcast
 from gradwire.comm.codecs.codec import Codec
@@ -22,6 +22,7 @@ from gradwire.comm.postscript import Postscript
 from gradwire.comm.reducer import Observer, Reducer
 from gradwire.comm.replicas import broadcast_parameters
 from gradwire.comm.sparse import SparseParameter, sparse_names
+from gradwire.comm.works import Op, check_op
 
 _FIRST_BUCKET = 1 << 20  # bytes; small, so that sending begins early in backward
 _WORTH_COMPILING = 16 << 20  # bytes of gradients from which on compiling the codecs saves more time than it takes

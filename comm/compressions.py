@@ -1,13 +1,16 @@
 """Compressions of an axis by name, with what they are configured with when nothing else is said."""
 
 import difflib
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from gradwire.comm import codecs
 from gradwire.comm.compression import Compression
-from gradwire.comm.errors import CodecError
+from gradwire.comm.errors import CodecError, CommError, TopologyError
 from gradwire.comm.momentum import DeepGradientCompression
 from gradwire.comm.power_sgd import PowerSGD
+from gradwire.comm.program import taking_part
+from gradwire.comm.topology import Topology
 
 _COMPRESSIONS = MappingProxyType(
     {
@@ -30,3 +33,44 @@ def named(name: str) -> Compression:
     near = difflib.get_close_matches(name, NAMES, 1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise CodecError(f"no codec is called {name!r}: there are {', '.join(NAMES)}.{hint}")
+
+
+def by_axis(topology: Topology, given: Mapping[str, Compression | str]) -> dict[str, Compression]:
+    """What compresses the axes that take part.
+
+    Raises:
+        TopologyError: There is no such axis.
+        CodecError: No codec of that name.
+    """
+    for axis in given:
+        if axis not in topology.axes:
+            raise TopologyError(f"there is a codec for the axis {axis!r}, and the topology is {topology}")
+    made = {axis: named(codec) if isinstance(codec, str) else codec for axis, codec in given.items()}
+    return {axis: codec for axis, codec in made.items() if codec.name != "none" and topology.axes[axis] > 1}
+
+
+def check_low_rank(topology: Topology, made: Mapping[str, Compression], beside: str | None) -> None:
+    """Raise where PowerSGD stands on another axis than the last one, or with `beside`.
+
+    Raises:
+        CommError: It does.
+    """
+    axes = [axis for axis, codec in made.items() if isinstance(codec, PowerSGD)]
+    last = taking_part(topology)[-1:]
+    if axes and (beside is not None or axes != list(last)):
+        raise CommError(
+            f"PowerSGD sums what the other axes have scattered, so it belongs on the last axis ({', '.join(last)}) and "
+            f"the axes keep their order; found it {f'with {beside}' if beside else f'on {axes[0]} of {topology}'}"
+        )
+
+
+def segment_mb(made: Mapping[str, Compression]) -> float:
+    """A size for segments, MiB, with which about one is on the wire at a time; from 4 to 16.
+
+    Larger ones fill and drain the stages too slowly, smaller ones cost more processor time than they save.
+    """
+    ratios = [4 * _MANY / codec.nbytes(_MANY) for codec in made.values() if isinstance(codec, codecs.Codec)]
+    return min(max(4.0, float(int(min(ratios, default=1.0) + 0.5))), 16.0)
+
+
+_MANY = 1 << 20  # elements

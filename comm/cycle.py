@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from gradwire.comm.all_reduce import Work
 from gradwire.comm.buckets import Bucket, Slot
 from gradwire.comm.errors import CollectiveError
 from gradwire.comm.group import named
 from gradwire.comm.postscript import Postscript
+from gradwire.comm.works import Work
 
 
 class Cycle:

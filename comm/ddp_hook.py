@@ -11,11 +11,12 @@ from torch._C._distributed_c10d import GradBucket
 from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.comm.all_reduce import AllReduce, Op
+from gradwire.comm.all_reduce import AllReduce
 from gradwire.comm.errors import CollectiveError, CommError
 from gradwire.comm.group import own_group, size_of
 from gradwire.comm.hook_residuals import HookResiduals
 from gradwire.comm.sparse import SparseParameter, reduce_sparse
+from gradwire.comm.works import Op
 
 
 def ddp_hook(all_reduce: AllReduce | Callable[[], AllReduce], op: Op = "mean") -> "DdpHook":

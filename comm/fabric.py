@@ -9,7 +9,6 @@ from torch import Tensor
 
 from gradwire.comm.algorithms.ring import Ring
 from gradwire.comm.algorithms.tree import Tree
-from gradwire.comm.all_reduce import Op, check_op
 from gradwire.comm.errors import TopologyError
 from gradwire.comm.lines import Lines, ranks_of
 from gradwire.comm.links import CodecSpeed, Link
@@ -18,6 +17,7 @@ from gradwire.comm.program import Algorithms, Codecs, granule, rotations, taking
 from gradwire.comm.simulation import Part, Run, Simulated, Where
 from gradwire.comm.topology import Topology
 from gradwire.comm.virtual import Clocks
+from gradwire.comm.works import Op, check_op
 
 TreeKind = Literal["broadcast", "reduce", "scatter", "gather"]
 

@@ -7,9 +7,10 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from gradwire.comm.all_reduce import AllReduce, Op, check_op
+from gradwire.comm.all_reduce import AllReduce
 from gradwire.comm.errors import AttachError, CollectiveError
 from gradwire.comm.replicas import broadcast_parameters
+from gradwire.comm.works import Op, check_op
 
 
 def fsdp_hooks(model: nn.Module, all_reduce: AllReduce, op: Op = "mean") -> None:

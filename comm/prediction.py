@@ -24,7 +24,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
     "two_shot": TwoShot(),
     "halving_doubling": HalvingDoubling(),
 }
-_SEGMENTS = (4.0, 2.0, 1.0, 16.0)  # MiB
+_SEGMENTS = (4.0, 8.0, 16.0, 1.0)  # MiB
 _MOST_MESSAGES = 64  # two shots to more peers than that are not considered
 
 

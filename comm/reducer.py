@@ -12,7 +12,7 @@ from torch.autograd import Variable
 from torch.utils.hooks import RemovableHandle
 
 from gradwire.comm import postscript
-from gradwire.comm.all_reduce import AllReduce, Op, Work
+from gradwire.comm.all_reduce import AllReduce
 from gradwire.comm.buckets import Bucket, Slot
 from gradwire.comm.choices import Choice
 from gradwire.comm.codecs import Bf16
@@ -24,6 +24,7 @@ from gradwire.comm.postscript import Postscript
 from gradwire.comm.residuals import Residuals
 from gradwire.comm.sparse import SparseParameter, local_values, reduce_sparse
 from gradwire.comm.telemetry import Traffic
+from gradwire.comm.works import Op, Work
 
 Observer = Callable[[tuple[str, ...], Tensor], None]
 

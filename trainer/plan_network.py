@@ -8,6 +8,7 @@ import torch
 
 from gradwire.comm import CodecSpeed, Link, Topology, Way, price
 from gradwire.comm.codecs import Codec
+from gradwire.comm.compressions import segment_mb
 from gradwire.comm.prediction import ALGORITHMS, Costs, predict
 from gradwire.trainer.assemble import build_model, codecs_of
 from gradwire.trainer.config.communication import axes_of
@@ -143,22 +144,23 @@ def _scale(
     used = {axis: codec for axis, codec in codecs.items() if topology.axes[axis] > 1}
     seconds = {
         str(way): _ring(topology, links, nbytes) if way.native else predict(topology, used, way, nbytes, costs)
-        for way in _ways(comm, bool(used))
+        for way in _ways(comm, used)
     }
     best = min(seconds, key=seconds.__getitem__)
     return Scale(times, topology.size, str(topology), best, seconds[best])
 
 
-def _ways(comm: Mapping[str, Any], coded: bool) -> Iterator[Way]:
+def _ways(comm: Mapping[str, Any], codecs: Mapping[str, Codec]) -> Iterator[Way]:
     """What the configuration asks for; with `auto` the native one and every algorithm."""
-    name, segment_mb, rotate = comm["algorithm"], comm["segment_mb"], comm["rotate"]
+    name, rotate, coded = comm["algorithm"], comm["rotate"], bool(codecs)
+    size = comm["segment_mb"] or segment_mb(codecs)
     if name != "auto":
-        yield Way("two_shot" if name == "native" and coded else name, segment_mb, rotate, coded)
+        yield Way("two_shot" if name == "native" and coded else name, size, rotate, coded)
         return
     yield Way("native")
     for algorithm in ALGORITHMS:
         for uses in {coded, False}:
-            yield Way(algorithm, segment_mb, rotate, uses)
+            yield Way(algorithm, size, rotate, uses)
 
 
 def _ring(topology: Topology, links: Mapping[str, Link], nbytes: int) -> float:

@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gradwire.comm import AllReduce, CommError, attach
+from gradwire.comm import AllReduce, CommError, attach, compressions
 from tests.comm.models import assert_close, data, gradients, local_gradients, mlp
 
 
@@ -84,3 +84,10 @@ def _within_a_group(rank):
 
 def test_only_the_groups_ranks_take_part(ranks):
     ranks(4, _within_a_group)
+
+
+@pytest.mark.parametrize(
+    ("codec", "size"), [(None, 4.0), ("int8", 4.0), ("int4", 8.0), ("sign", 16.0), ("top_k", 16.0)]
+)
+def test_segments_are_larger_where_less_of_them_travels(codec, size):
+    assert compressions.segment_mb({} if codec is None else {"node": compressions.named(codec)}) == size

@@ -137,7 +137,7 @@ class CommSection:
         algorithm: Which all-reduce on axes without codec; native leaves them to the backend. Coded ones take two shots.
         topology: Ranks on each axis of links, fastest first: {local: 8, node: 4}; detect finds hosts; null is one ring.
         rotate: Whether segments take the axes in turned orders, so that the links of all axes of a torus work at once.
-        segment_mb: Size of the pieces that flow through the axes one behind the other, MiB.
+        segment_mb: Size of the pieces that flow through the axes one behind the other, MiB; null is by the codecs.
         bucket_mb: Size of the flat buckets that gradients travel in, MiB.
         timeout: Wall-clock time that a peer may keep this rank waiting; null takes the process group's.
         codecs: What compresses each axis; its options: comm/codec@comm.codecs.AXIS=int8.
@@ -146,7 +146,7 @@ class CommSection:
     algorithm: Literal["native", "ring", "bidirectional_ring", "two_shot", "halving_doubling", "auto"] = "native"
     topology: dict[str, Annotated[int, Range(ge=1)]] | Literal["detect"] | None = None
     rotate: bool = False
-    segment_mb: Annotated[float, Range(gt=0)] = 4.0
+    segment_mb: Annotated[float, Range(gt=0)] | None = None
     bucket_mb: Annotated[float, Range(gt=0)] = 25.0
     timeout: Annotated[Duration, Measured("wall-clock")] | None = None
     codecs: dict[str, Annotated[Node, Builds("gradwire.comm.compression.Compression", group="comm/codec")]] = field(
