@@ -1,4 +1,4 @@
-"""The guide to schedules: its Python runs, its YAML composes, its commands are accepted."""
+"""The guides to schedules and communication: their Python runs, their YAML composes, their commands are accepted."""
 
 import os
 import re
@@ -8,37 +8,47 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
+from gradwire.trainer.cli import app
 from gradwire.trainer.config import compose, validate
 
-GUIDE = (Path(__file__).parent.parent / "docs" / "schedules.md").read_text()
+BEFORE = {  # what the Python of a guide takes for granted
+    "schedules": "from gradwire.schedulers import lr",
+    "communication": "from torch import nn\nmodel = nn.Linear(2, 2)",
+}
 
 
-def fences(language: str) -> list[str]:
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
-    return [text for kind, text in blocks if kind == language]
+def fences(guide: str, *languages: str) -> list[str]:
+    text = (Path(__file__).parent.parent / "docs" / f"{guide}.md").read_text()
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    return [text for kind, text in blocks if kind in languages]
 
 
 def commands() -> list[str]:
-    return [line for block in fences("") for line in block.splitlines() if line.startswith("gradwire ")]
+    blocks = (block for guide in BEFORE for block in fences(guide, "", "sh"))
+    return [line for block in blocks for line in block.splitlines() if line.startswith("gradwire ")]
 
 
-def test_the_python_runs(tmp_path: Path) -> None:
-    script = "from gradwire.schedulers import lr\n" + "\n".join(fences("python"))
-    (tmp_path / "guide.py").write_text(script)
+@pytest.mark.parametrize("guide", BEFORE)
+def test_the_python_runs(tmp_path: Path, guide: str) -> None:
+    (tmp_path / "guide.py").write_text("\n".join([BEFORE[guide], *fences(guide, "python")]))
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "guide.py"], cwd=tmp_path, env=environment, check=True, timeout=120)
 
 
 @pytest.mark.parametrize("command", commands())
 def test_the_commands_are_accepted(command: str) -> None:
-    _, verb, *overrides = shlex.split(command)
-    assert verb in ("train", "plan")
-    validate(compose([*overrides, "launch.processes=2"]))
+    _, verb, *rest = shlex.split(command, comments=True)
+    if verb in ("train", "plan"):
+        validate(compose([*rest, "launch.processes=2"]))
+    else:
+        group, name, *arguments = verb, *rest
+        typer.main.get_command(app).commands[group].commands[name].make_context(name, arguments)
 
 
 def test_the_yaml_composes(tmp_path: Path) -> None:
     (tmp_path / "lr").mkdir()
-    (tmp_path / "lr" / "mine.yaml").write_text(fences("yaml")[0])
+    (tmp_path / "lr" / "mine.yaml").write_text(fences("schedules", "yaml")[0])
     composed = compose(["lr=mine", "run.length=100 epochs"], tmp_path)
     assert validate(composed).config["lr"]["following"]["factor"] == 0.1

@@ -14,7 +14,7 @@ from typing import Any
 
 from gradwire.schedulers import Duration, SchedulerError
 from gradwire.schedulers.scaling import NoScaling, Scaling
-from gradwire.trainer import plots
+from gradwire.trainer import named_files, plots
 from gradwire.trainer.assemble import build_model, build_plan, build_strategy, component, make_optimizer, settings_of
 from gradwire.trainer.config import ConfigError, compose, validate
 from gradwire.trainer.config.construction import argument
@@ -267,7 +267,8 @@ def _noise(noise: Noise) -> str:
 def _write(arguments: Mapping[str, Any], findings: Findings, advice: Recommendation, again: str) -> None:
     if arguments["json"]:
         record = asdict(findings) | {"recommendation": asdict(advice), "command": again}
-        Path(arguments["json"]).write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+        text = json.dumps(record, indent=1, allow_nan=False) + "\n"
+        named_files.write(Path(arguments["json"]), text.encode())
     if arguments["png"]:
         plots.save_batch_size(
             Path(arguments["png"]),
