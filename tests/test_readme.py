@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_readme_names_the_commands_that_users_need() -> None:
     verbs = {command.split()[1] for command in commands()}
-    assert verbs == {"train", "resume", "evaluate", "config", "tokenize", "plan", "batch-size"}
+    assert verbs == {"train", "resume", "evaluate", "config", "tokenize", "plan", "batch-size", "bench"}
 
 
 @pytest.mark.slow
@@ -60,6 +60,8 @@ def test_every_command_runs_as_written(command: str, folder: Path) -> None:
         rest += [each for each in SHORT if not ("curve" in command and each.startswith("evaluation"))]
     if verb == "batch-size":
         rest += ["model=decoder_1m", "model.width=32", "model.layers=1", "data.context=32", "launch.device=cpu"]
+    if verb == "bench":
+        rest += ["--rounds", "2"]
     if verb == "resume":
         rest = [each.replace("1200 updates", "9 updates") for each in rest]
     output = run([str(BIN / program), verb, *rest], folder)
@@ -71,6 +73,7 @@ def test_every_command_runs_as_written(command: str, folder: Path) -> None:
         "tokenize": "",
         "plan": "updates",
         "batch-size": "batch.micro=",
+        "bench": "two_shot",
     }
     assert expected[verb] in output
 
