@@ -78,7 +78,7 @@ class HookResiduals:
         for residuals in old.values():
             state = residuals.state_dict()
             for slot in residuals.buckets[0].slots:
-                by_name[slot.name] = self._summed(state["residuals"], slot)
+                by_name[slot.name] = self._summed(state.get("residuals", {}), slot)
             for axis, found in state.get("factors", {}).items():
                 united = factors.setdefault(axis, {"steps": found["steps"], "factors": {}})
                 united["factors"].update(found["factors"])

@@ -182,9 +182,8 @@ class Reducer:
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank needs beside the module to resume in the same bits: what codecs carry over, by parameter."""
-        carried = self._residuals.state_dict()
-        state = {"reductions": self._reductions, **carried} if self._all_reduce.codecs else {}
-        choices = self._all_reduce.state_dict()
+        carried, choices = self._residuals.state_dict(), self._all_reduce.state_dict()
+        state = {"reductions": self._reductions, **carried} if self._all_reduce.codecs or carried else {}
         return {**state, "choices": choices} if choices else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -204,7 +203,7 @@ class Reducer:
         """Continue from the `state_dict()` of every rank of a run on other ranks: the sum of the residuals stays.
 
         Raises:
-            CommError: The states hold residuals, and no axis has feedback now.
+            CommError: The states hold residuals, and a single rank that reduces nothing is to take them.
         """
         self._residuals.load_sum(states)
         self._reductions = max((state.get("reductions", 0) for state in states), default=0)
@@ -266,9 +265,11 @@ class Reducer:
 
     def _start(self, bucket: Bucket) -> Work | None:
         seed = self._reductions * len(self.buckets) + bucket.index
-        residuals = self._residuals.of(bucket)
+        residuals, arrears = self._residuals.of(bucket), self._residuals.arrears(bucket)
         if self._all_reduce.codecs and bucket.gaps:
             torch._foreach_zero_(bucket.gaps)
+        if arrears is not None:
+            bucket.flat.add_(arrears)
         return self._all_reduce(
             bucket.flat,
             op="sum",

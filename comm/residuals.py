@@ -13,6 +13,7 @@ from torch import Tensor
 from gradwire.comm.all_reduce import AllReduce
 from gradwire.comm.buckets import Bucket
 from gradwire.comm.errors import CommError
+from gradwire.comm.group import rank_of
 from gradwire.comm.momentum import DeepGradientCompression
 from gradwire.comm.power_sgd import LowRank, PowerSGD
 from gradwire.comm.segment import Residual
@@ -42,11 +43,16 @@ class Residuals:
         self._low_rank = {axis: LowRank(codec) for axis, codec in codecs.items() if isinstance(codec, PowerSGD)}
         self._corrected = {axis for axis, codec in codecs.items() if isinstance(codec, DeepGradientCompression)}
         self._by_bucket = [{axis: self._zeros(axis, bucket) for axis in self._ranges} for bucket in self.buckets]
+        self._arrears: dict[int, Tensor] = {}  # by bucket, what the next gradient gets once and no axis can carry
         self._unsettled: list[Tensor] | None = None  # of each bucket, whether its reduced gradient is finite
 
     def of(self, bucket: Bucket) -> Mapping[str, Residual]:
         """By axis."""
         return self._by_bucket[bucket.index]
+
+    def arrears(self, bucket: Bucket) -> Tensor | None:
+        """What to add to this rank's next gradient, once: lost before by codecs that the bucket has no longer."""
+        return self._arrears.get(bucket.index)
 
     @property
     def finite(self) -> bool | None:
@@ -55,7 +61,7 @@ class Residuals:
 
     def reduced(self) -> None:
         """All buckets were reduced: note whether they are finite, in case nobody says whether the update is kept."""
-        if self._ranges:
+        if self._ranges or self._arrears:
             self._unsettled = [torch.isfinite(bucket.gradients.sum()) for bucket in self.buckets]
 
     def settle(self, kept: bool | None = None) -> None:
@@ -67,6 +73,7 @@ class Residuals:
         for low_rank in self._low_rank.values():
             low_rank.settle(kept)
         if kept:
+            self._arrears = {}
             self._by_bucket = [
                 {axis: residual.kept_now() for axis, residual in by_axis.items()} for by_axis in self._by_bucket
             ]
@@ -95,8 +102,17 @@ class Residuals:
             }
             for axis in self._ranges
         }
-        factors = {axis: low_rank.state_dict() for axis, low_rank in self._low_rank.items()}
-        return {"residuals": residuals, **({"factors": factors} if factors else {})}
+        state = {
+            "residuals": residuals,
+            "factors": {axis: low_rank.state_dict() for axis, low_rank in self._low_rank.items()},
+            "arrears": {
+                name: {"spans": [[low - first, high - first]], "values": self._arrears[bucket.index][low:high]}
+                for bucket in self.buckets
+                if bucket.index in self._arrears
+                for name, low, high, first in _cut_by_parameter(bucket, 0, bucket.flat.numel())
+            },
+        }
+        return {key: value for key, value in state.items() if value}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from this rank's own `state_dict()`.
@@ -124,33 +140,48 @@ class Residuals:
                         value.copy_(kept)
         for axis, low_rank in self._low_rank.items():
             low_rank.load_state_dict(factors[axis])
+        self._arrears = self._gathered([{_ARREARS: state.get("arrears", {})}], self.buckets)
 
     def load_sum(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Continue from all ranks' states of a run on other ranks: the sum of the residuals stays what it was.
 
         What belongs to an element of the gradient goes to the rank that owns it along the first axis with feedback.
-        Velocities go likewise, or are lost where nothing has momentum correction now. Factors of the same rows stay.
+        Buckets without such an axis get it with their next gradient, from the first rank. Velocities go likewise, or
+        are lost where nothing has momentum correction now. Factors of the same rows stay.
 
         Raises:
-            CommError: The states hold residuals, and no axis has feedback now.
+            CommError: The states hold residuals, and a single rank that reduces nothing is to take them.
         """
         self._unsettled = None
-        residuals = [state.get("residuals", {}) for state in states]
-        if not self._ranges:
-            if any(residuals):
-                raise CommError("the saved residuals have no place: no axis has a codec with error feedback now")
-            return
-        first = next(iter(self._ranges))
+        residuals = [{**state.get("residuals", {}), _ARREARS: state.get("arrears", {})} for state in states]
+        if not self.buckets and any(parts for by_axis in residuals for parts in by_axis.values()):
+            raise CommError("a single rank reduces no gradients that the saved residuals could be added to")
+        uncarried = [bucket for bucket in self.buckets if not any(each[bucket.index] for each in self._ranges.values())]
+        first_rank = rank_of(self._all_reduce.group) == 0
+        self._arrears = self._gathered(residuals, uncarried) if first_rank else {}
+        first = next(iter(self._ranges), None)
         for axis in self._ranges:
             for name, (spans, kinds) in self._by_name(axis).items():
                 for kind, values in kinds.items():
                     for span, value in zip(spans, values, strict=True):
                         value.copy_(summed(residuals, name, kind, span)) if axis == first else value.zero_()
-        self._keep_owned(first)
+        if first is not None:
+            self._keep_owned(first)
         for axis, low_rank in self._low_rank.items():
             low_rank.load_state_dict(
                 _united([state["factors"][axis] for state in states if axis in state.get("factors", {})])
             )
+
+    def _gathered(self, residuals: Sequence[Mapping[str, Any]], buckets: Sequence[Bucket]) -> dict[int, Tensor]:
+        """By bucket, the sum of all residuals, where there are any."""
+        found: dict[int, Tensor] = {}
+        for bucket in buckets:
+            flat = torch.zeros(bucket.flat.numel(), device=bucket.flat.device)
+            for name, low, high, first in _cut_by_parameter(bucket, 0, bucket.flat.numel()):
+                flat[low:high] = summed(residuals, name, "values", (low - first, high - first)).to(flat.device)
+            if flat.any():
+                found[bucket.index] = flat
+        return found
 
     def _keep_owned(self, axis: str) -> None:
         """Set to zero what another rank owns."""
@@ -185,6 +216,9 @@ class Residuals:
                         kinds.setdefault(kind, []).append(kept[done + low - start : done + high - start])
                 done += stop - start
         return found
+
+
+_ARREARS = ""  # stands for an axis among those of saved residuals
 
 
 def _kept(residual: Residual) -> dict[str, Tensor]:

@@ -169,10 +169,44 @@ def _refused(rank):
     _, other = _attached(Topology(ring=4), "int4")
     with pytest.raises(CommError, match="load_state_dicts"):
         other.load_state_dict(state)
-    _, without = _attached(Topology(ring=4), "int8")
-    with pytest.raises(CommError, match="no axis has a codec with error feedback"):
-        without.load_state_dicts([state])
 
 
-def test_residuals_without_a_place_are_refused(ranks):
+def test_residuals_of_another_topology_are_refused(ranks):
     ranks(4, _refused)
+
+
+def _given_once(rank, codec):
+    model, reducer = _attached(TOPOLOGIES["hierarchical"], "int4")
+    _backward(model, rank, 0)
+    states = _gathered(reducer.state_dict(), 4)
+    lost = _residual_sum(states)
+    reducer.detach()
+    without = Topology(ring=4)
+    plain, other = _attached(without, codec), _attached(without, codec)
+    other[1].load_state_dicts(states)
+    again = _attached(without, codec)
+    again[1].load_state_dict(other[1].state_dict())
+    for kept in (False, True, True):
+        expected = _backward(plain[0], rank, 1)
+        for name, gradient in _backward(other[0], rank, 1).items():
+            arrears = lost[name][: gradient.numel()].view(gradient.shape)
+            torch.testing.assert_close(gradient.double(), expected[name] + arrears, rtol=0.02, atol=0.1)
+        other[1].settle(kept)
+        if kept:
+            lost = {name: torch.zeros_like(total) for name, total in lost.items()}
+    assert _gradients_equal(_backward(again[0], rank, 1), _backward(_second(states, without, codec), rank, 1))
+
+
+def _second(states, topology, codec):
+    model, reducer = _attached(topology, codec)
+    reducer.load_state_dicts(states)
+    return model
+
+
+def _gradients_equal(some, others):
+    return all(torch.equal(gradient, others[name]) for name, gradient in some.items())
+
+
+@pytest.mark.parametrize("codec", ["none", "int8"])
+def test_where_no_axis_can_carry_them_residuals_are_given_once_with_the_next_gradient_that_is_kept(ranks, codec):
+    ranks(4, _given_once, codec)
