@@ -18,7 +18,7 @@ from gradwire.comm.codecs import Codec
 from gradwire.comm.compression import Compression
 from gradwire.comm.errors import CodecError, CommError
 from gradwire.comm.factors import Rows
-from gradwire.comm.group import initialized, named, own_group, size_of, timeout_of
+from gradwire.comm.group import give_up, initialized, named, own_group, size_of, timeout_of
 from gradwire.comm.prediction import ALGORITHMS
 from gradwire.comm.rounds import Algorithm
 from gradwire.comm.segment import Residual
@@ -87,6 +87,7 @@ class AllReduce:
         plain = {axis: codec for axis, codec in self.codecs.items() if isinstance(codec, Codec)}
         self._automatic = Automatic(self.topology, plain) if algorithm == "auto" else None
         self._engines: dict[tuple[torch.device, Way], Staged] = {}
+        self._owns_group = False
 
     def __call__(
         self,
@@ -199,9 +200,23 @@ class AllReduce:
         group = own_group(self.group, device) if initialized() and self.size > 1 else self.group
         own = AllReduce(self.topology, self.algorithm, self.codecs, group, self.segment_mb, self.rotate, self.timeout)
         own._automatic = self._automatic
+        own._owns_group = group is not self.group
         if self.size > 1 and self._automatic is None and not self.is_native:
             own._engine(device, own._fixed_way)
         return own
+
+    def close(self) -> None:
+        """End the threads and process groups that were created for it. A collective; nothing may be under way.
+
+        Worth a call where many are made: every group keeps a thread of its backend awake until the process ends.
+        """
+        for engine in self._engines.values():
+            engine.leave()
+        self._engines.clear()
+        if self._owns_group:
+            assert self.group is not None
+            self._owns_group = False
+            give_up(self.group)
 
     def recode(self, axis: str, codec: Codec) -> None:
         """Use another codec on an axis that has one. Every rank does, between the same two reductions.

@@ -44,10 +44,20 @@ def own_group(group: dist.ProcessGroup | None, device: torch.device, backend: st
             dist.get_process_group_ranks(parent),
             timeout=timeout_of(parent, device),
             backend=backend,
-            use_local_synchronization=group is not None,
+            use_local_synchronization=size_of(parent) < dist.get_world_size(),
         )
     assert isinstance(created, dist.ProcessGroup)
     return created
+
+
+def give_up(group: dist.ProcessGroup) -> None:
+    """Destroy a group that this library created, whose backend keeps a thread for it. A collective; nothing under way.
+
+    Groups stay once this process has one that was created by its own ranks alone: torch names these by their ranks and
+    by how many groups there are, so with fewer a later one could get the name of an earlier, and meet its addresses.
+    """
+    if all(name.isdigit() for name in dist.distributed_c10d._world.pg_names.values()):
+        dist.destroy_process_group(group)
 
 
 def timeout_of(group: dist.ProcessGroup, device: torch.device) -> timedelta | None:

@@ -19,7 +19,7 @@ from gradwire.comm.codecs import Bf16
 from gradwire.comm.cycle import Cycle
 from gradwire.comm.errors import AttachError, BackwardError, CommError
 from gradwire.comm.exposure import Exposure
-from gradwire.comm.group import rank_of
+from gradwire.comm.group import give_up, rank_of
 from gradwire.comm.postscript import Postscript
 from gradwire.comm.residuals import Residuals
 from gradwire.comm.sparse import SparseParameter, local_values, reduce_sparse
@@ -136,11 +136,15 @@ class Reducer:
         self._guard(cycle.abandon)
 
     def detach(self) -> None:
-        """Leave the module as it was; its gradients stay where they are."""
+        """Leave the module as it was, with its gradients where they are, for good. A collective."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         self._cycle = None
+        if self._control is not None and self._control is not self._all_reduce.group:
+            give_up(self._control)
+        self._control = None
+        self._all_reduce.close()
 
     def settle(self, kept: bool) -> None:
         """Say whether the update of the last reduction was applied. What codecs lost of it counts only if it was.

@@ -13,7 +13,7 @@ from gradwire.comm.compression import Compression
 from gradwire.comm.errors import CommError
 from gradwire.comm.factors import Rows
 from gradwire.comm.farewell import Farewell
-from gradwire.comm.group import named
+from gradwire.comm.group import give_up, named
 from gradwire.comm.lane import Lane
 from gradwire.comm.layout import Portion, Range, Step, portions, segments
 from gradwire.comm.low_rank_stage import LowRankStage
@@ -165,7 +165,7 @@ class Staged:
         """End the threads and the groups of ranks along the axes. A collective; nothing may be under way."""
         self.close()
         for line in self._lines.values():
-            dist.destroy_process_group(line.group)
+            give_up(line.group)
 
     def _step(self, line: Line) -> Step:
         if line.axis in self._low_rank:

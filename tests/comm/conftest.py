@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from gradwire.comm.group import give_up
 from tests.comm.netlab import lab_ranks, netlab
 
 __all__ = ["lab_ranks", "netlab"]  # fixtures
@@ -41,7 +42,7 @@ def leave_groups() -> None:
     gc.collect()
     for group in list(dist.distributed_c10d._world.pg_map):
         if group is not dist.group.WORLD:
-            dist.destroy_process_group(group)
+            give_up(group)
     gc.collect()
 
 
@@ -83,6 +84,16 @@ class Ranks:
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[Callable[..., None]]:
     """`ranks(size, function, *arguments)` calls `function(rank, *arguments)` on `size` ranks."""
+    yield from pools_of_ranks()
+
+
+@pytest.fixture(scope="module")
+def own_ranks() -> Iterator[Callable[..., None]]:
+    """The same with processes that other files do not use, for tests whose groups outlive them."""
+    yield from pools_of_ranks()
+
+
+def pools_of_ranks() -> Iterator[Callable[..., None]]:
     pools: dict[int, Ranks] = {}
 
     def call(size: int, function: Callable[..., Any], *arguments: Any) -> None:

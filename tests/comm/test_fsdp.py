@@ -1,3 +1,5 @@
+import functools
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -7,6 +9,11 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from gradwire.comm import AllReduce, AttachError, ReplicaMismatch, check_replicas
 from gradwire.comm.fsdp import fsdp_hooks, local_shards
+
+
+@functools.cache
+def two_by_two():
+    return init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
 
 
 class Block(nn.Module):
@@ -51,7 +58,7 @@ def shard(model, mesh, **options):
 
 
 def _like_hybrid_sharding_and_ddp(rank):
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    mesh = two_by_two()
     replicas = mesh.get_group("replicate")
     alone, native = Decoder(), shard(Decoder(), mesh)
     ours = shard(Decoder(seed=mesh.get_local_rank("replicate")), mesh["shard"])  # replicas begin apart
@@ -79,7 +86,7 @@ def _like_hybrid_sharding_and_ddp(rank):
 
 
 def _accumulated_and_summed(rank):
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    mesh = two_by_two()
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     alone, ours = Decoder(), shard(Decoder(), mesh["shard"], mp_policy=policy)
     for module in (ours, *ours.blocks):
@@ -98,7 +105,7 @@ def _accumulated_and_summed(rank):
 
 
 def _refused(_):
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    mesh = two_by_two()
     replicas = AllReduce(group=mesh.get_group("replicate"))
     with pytest.raises(AttachError, match="not sharded: call"):
         fsdp_hooks(Decoder(), replicas)
@@ -120,7 +127,7 @@ def _refused(_):
 
 
 def _coded(rank):
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    mesh = two_by_two()
     native, ours = shard(Decoder(), mesh), shard(Decoder(), mesh["shard"])
     fsdp_hooks(ours, AllReduce(group=mesh.get_group("replicate"), codecs={"ring": "int8"}))
     for model in (native, ours):
@@ -135,17 +142,17 @@ def _coded(rank):
     check_replicas(local_shards(ours), mesh.get_group("replicate"))
 
 
-def test_replicas_stay_equal_under_a_codec(ranks):
-    ranks(4, _coded)
+def test_replicas_stay_equal_under_a_codec(own_ranks):
+    own_ranks(4, _coded)
 
 
-def test_gradients_are_those_of_hybrid_sharding_and_replicas_stay_equal(ranks):
-    ranks(4, _like_hybrid_sharding_and_ddp)
+def test_gradients_are_those_of_hybrid_sharding_and_replicas_stay_equal(own_ranks):
+    own_ranks(4, _like_hybrid_sharding_and_ddp)
 
 
-def test_accumulation_and_sums_in_mixed_precision(ranks):
-    ranks(4, _accumulated_and_summed)
+def test_accumulation_and_sums_in_mixed_precision(own_ranks):
+    own_ranks(4, _accumulated_and_summed)
 
 
-def test_models_that_cannot_be_hooked_are_refused(ranks):
-    ranks(4, _refused)
+def test_models_that_cannot_be_hooked_are_refused(own_ranks):
+    own_ranks(4, _refused)
