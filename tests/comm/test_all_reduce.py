@@ -82,8 +82,8 @@ def _within_a_group(rank):
     assert_close(gradients(model), local)
 
 
-def test_only_the_groups_ranks_take_part(ranks):
-    ranks(4, _within_a_group)
+def test_only_the_groups_ranks_take_part(own_ranks):
+    own_ranks(4, _within_a_group)
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ def part_of_the_world(rank: int) -> None:
     dist.barrier()
 
 
-def test_a_group_is_measured_by_itself(ranks: Call) -> None:
-    ranks(4, part_of_the_world)
+def test_a_group_is_measured_by_itself(own_ranks: Call) -> None:
+    own_ranks(4, part_of_the_world)
 
 
 def speeds(rank: int) -> None:
