@@ -1,9 +1,10 @@
 """Objects as files of a local (or mounted) file system."""
 
+import errno
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 _TEMPORARY = ".tmp-"
@@ -29,6 +30,22 @@ class LocalObjects:
             os.link(temporary, path)
         _fsync_folder(path.parent)
 
+    def create_all(self, pairs: Sequence[tuple[str, memoryview]]) -> list[str]:
+        """Write new objects with one fsync of each folder; the names that were taken already, which stay as they were."""
+        taken = []
+        with ExitStack() as stack:
+            written = [
+                (name, stack.enter_context(self._temporary((self._root / name).parent, data))) for name, data in pairs
+            ]
+            for name, temporary in written:
+                try:
+                    os.link(temporary, self._root / name)
+                except FileExistsError:
+                    taken.append(name)
+        for folder in {(self._root / name).parent for name, _ in pairs}:
+            _fsync_folder(folder)
+        return taken
+
     def replace(self, name: str, data: memoryview) -> None:
         """Write an object in place of the present one, if any."""
         path = self._root / name
@@ -38,6 +55,10 @@ class LocalObjects:
 
     def size(self, name: str) -> int:
         return (self._root / name).stat().st_size
+
+    def modified(self, name: str) -> float:
+        """When it was written, in seconds since 1970."""
+        return (self._root / name).stat().st_mtime
 
     def read(self, name: str, length: int) -> bytes:
         """At most the first `length` bytes."""
@@ -60,6 +81,15 @@ class LocalObjects:
             if name.startswith(_TEMPORARY):
                 with suppress(FileNotFoundError):
                     (self._root / folder / name).unlink()
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder that is empty; any other stays."""
+        with suppress(FileNotFoundError):
+            try:
+                (self._root / folder).rmdir()
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
 
     @contextmanager
     def _temporary(self, folder: Path, data: memoryview) -> Iterator[Path]:

@@ -1,10 +1,13 @@
 """Objects on a file system of fsspec: object stores, and memory."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from gradwire.checkpoint.retry import Result, Retry
+
+_TIMES = ("LastModified", "last_modified", "updated", "mtime", "created")  # of s3fs, adlfs, gcsfs, and memory
 
 
 class FileSystem(Protocol):
@@ -31,6 +34,18 @@ def offers_create(filesystem: Any) -> bool:
     return own.pipe_file is not AbstractFileSystem.pipe_file and "mode" in inspect.signature(own.pipe_file).parameters
 
 
+def _seconds(time: object) -> float | None:
+    """A file system's word for a time as seconds since 1970."""
+    if isinstance(time, str):
+        try:
+            time = datetime.fromisoformat(time)
+        except ValueError:
+            return None
+    if isinstance(time, datetime):
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    return float(time) if isinstance(time, int | float) else None
+
+
 class RemoteObjects:
     """Objects below a prefix; each is put in one request, so that it appears whole or not at all.
 
@@ -49,6 +64,16 @@ class RemoteObjects:
         """Write a new object. Raises FileExistsError where there is one already (after a retry: perhaps our own)."""
         self._try(lambda: self._filesystem.pipe_file(self._path(name), bytes(data), mode="create"))
 
+    def create_all(self, pairs: Sequence[tuple[str, memoryview]]) -> list[str]:
+        """Write new objects, one after the other; the names that were taken already (after a retry: perhaps by us)."""
+        taken = []
+        for name, data in pairs:
+            try:
+                self.create(name, data)
+            except FileExistsError:
+                taken.append(name)
+        return taken
+
     def replace(self, name: str, data: memoryview) -> None:
         """Write an object in place of the present one, if any."""
         self._try(lambda: self._filesystem.pipe_file(self._path(name), bytes(data)))
@@ -56,6 +81,12 @@ class RemoteObjects:
     def size(self, name: str) -> int:
         self._filesystem.invalidate_cache(self._path(name))
         return int(self._try(lambda: self._filesystem.info(self._path(name)))["size"])
+
+    def modified(self, name: str) -> float | None:
+        """When it was written, in seconds since 1970; None where the file system does not tell."""
+        self._filesystem.invalidate_cache(self._path(name))
+        info = self._try(lambda: self._filesystem.info(self._path(name)))
+        return next((time for key in _TIMES if (time := _seconds(info.get(key))) is not None), None)
 
     def read(self, name: str, length: int) -> bytes:
         """At most the first `length` bytes. An answer that is shorter than the object is asked for again."""
@@ -92,6 +123,9 @@ class RemoteObjects:
 
     def sweep(self, folder: str) -> None:
         """Nothing to do: a put that was cut off leaves nothing behind."""
+
+    def remove_folder(self, folder: str) -> None:
+        """Nothing to do: a prefix without objects is nothing."""
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"

@@ -3,7 +3,7 @@
 import errno
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
@@ -20,24 +20,27 @@ from gradwire.checkpoint.local import LocalObjects
 from gradwire.checkpoint.remote import RemoteObjects, offers_create
 from gradwire.checkpoint.retry import Retry
 
-FOLDERS = ("packs", "parts", "commits")
-_NAME = re.compile(r"(?:(?:packs|parts)/[0-9a-f]{64}|commits/[0-9]{20})")
+FOLDERS = ("packs", "parts", "commits", "tags")
+_NAME = re.compile(r"(?:(?:packs|parts)/[0-9a-f]{64}|commits/[0-9]{20}|tags/[A-Za-z0-9][A-Za-z0-9._-]{0,99})")
 
 
 class Objects(Protocol):
     """What a place for objects does; errors are OSErrors (or the client library's own)."""
 
     def create(self, name: str, data: memoryview) -> None: ...
+    def create_all(self, pairs: Sequence[tuple[str, memoryview]]) -> list[str]: ...
     def replace(self, name: str, data: memoryview) -> None: ...
     def size(self, name: str) -> int: ...
+    def modified(self, name: str) -> float | None: ...
     def read(self, name: str, length: int) -> bytes: ...
     def names(self, folder: str) -> list[str]: ...
     def remove(self, name: str) -> None: ...
     def sweep(self, folder: str) -> None: ...
+    def remove_folder(self, folder: str) -> None: ...
 
 
 class Store:
-    """Objects `packs/<sha256>`, `parts/<sha256>` and `commits/<20 digits>`; anything else at the URL is not seen.
+    """Objects `packs/<sha256>`, `parts/<sha256>`, `commits/<20 digits>`, `tags/<name>`; anything else is not seen.
 
     Args:
         url: Where the store is, for messages.
@@ -87,8 +90,23 @@ class Store:
             return self._holds(name, view)
         return True
 
+    def put_all(self, pairs: Sequence[tuple[str, bytes]]) -> list[str]:
+        """Create several objects and make them durable at once; the names that are taken by other bytes.
+
+        Raises:
+            StoreError, StoreFull, StoreUnavailable: some were not written, or that is not known.
+        """
+        views = {name: memoryview(data) for name, data in pairs}
+        for name in views:
+            _check_name(name)
+        what = f"write {next(iter(views))} and {len(views) - 1} more" if len(views) > 1 else f"write {''.join(views)}"
+        with self._failing(what):
+            taken = self._objects.create_all(list(views.items()))
+        return [name for name in taken if not self._holds(name, views[name])]
+
     def put_content(self, folder: str, data: bytes | memoryview, digest: str) -> bool:
-        """Store bytes under their SHA-256; whether they are new here. A damaged object of that name is replaced.
+        """Store bytes under their SHA-256; whether they are new here. An object of that name is written again: it may
+        be damaged, and its time tells a clean-up in another process that it is in use.
 
         Raises:
             StoreError, StoreFull, StoreUnavailable: it was not written, or that is not known.
@@ -98,9 +116,8 @@ class Store:
             with self._acting("write", name):
                 self._objects.create(name, view)
         except FileExistsError:
-            if not self._holds(name, view):
-                with self._acting("replace", name):
-                    self._objects.replace(name, view)
+            with self._acting("replace", name):
+                self._objects.replace(name, view)
             return False
         return True
 
@@ -147,11 +164,40 @@ class Store:
         Raises:
             StoreError, StoreUnavailable: the listing failed. It never counts as empty.
         """
-        try:
+        with self._failing(f"list {folder}"):
             found = self._objects.names(folder)
-        except Exception as error:
-            raise _failure(f"{self.url}: cannot list {folder}", error) from error
         return sorted(name for last in found if _NAME.fullmatch(name := f"{folder}/{last}"))
+
+    def folders(self, folder: str) -> list[str]:
+        """Numbered folders in a folder, sorted: `journal/<20 digits>` in `journal`, and the next level in those.
+
+        Raises:
+            StoreError, StoreUnavailable: the listing failed. It never counts as empty.
+        """
+        with self._failing(f"list {folder}"):
+            found = self._objects.names(folder)
+        return sorted(f"{folder}/{last}" for last in found if _NUMBER.fullmatch(last))
+
+    def modified(self, name: str) -> float | None:
+        """When an object was written, in seconds since 1970 by the store's own clock; None where it does not tell.
+
+        Raises:
+            MissingObject: it is not there.
+            StoreError, StoreUnavailable: the store did not answer.
+        """
+        with self._acting("look at", name):
+            try:
+                return self._objects.modified(name)
+            except FileNotFoundError as error:
+                raise MissingObject(f"{self.url}: {name} is missing") from error
+
+    def size(self, name: str) -> int:
+        """Number of an object's bytes. Raises as `modified` does."""
+        with self._acting("look at", name):
+            try:
+                return self._objects.size(name)
+            except FileNotFoundError as error:
+                raise MissingObject(f"{self.url}: {name} is missing") from error
 
     def delete(self, name: str) -> None:
         """Remove an object; one that is gone already is no error.
@@ -168,11 +214,20 @@ class Store:
         Raises:
             StoreError, StoreUnavailable: a leftover could not be removed.
         """
-        for folder in FOLDERS:
-            try:
+        journal = [folder for base in self.folders("journal") for folder in self.folders(base)]
+        for folder in (*FOLDERS, *journal):
+            with self._failing(f"remove leftovers from {folder}"):
                 self._objects.sweep(folder)
-            except Exception as error:
-                raise _failure(f"{self.url}: cannot remove leftovers from {folder}", error) from error
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder of the journal with what was left unfinished in it, unless it holds objects.
+
+        Raises:
+            StoreError, StoreUnavailable: it could not be removed.
+        """
+        with self._failing(f"remove {folder}"):
+            self._objects.sweep(folder)
+            self._objects.remove_folder(folder)
 
     def _holds(self, name: str, data: memoryview) -> bool:
         with self._acting("read", name):
@@ -181,14 +236,24 @@ class Store:
     @contextmanager
     def _acting(self, action: str, name: str) -> Iterator[None]:
         """Keep to the names of a store's objects, and give every failure its class; FileExistsError passes."""
-        if not _NAME.fullmatch(name):
-            raise DamagedCheckpoint(f"{name!r} is not the name of an object of a store")
+        _check_name(name)
+        with self._failing(f"{action} {name}", passing=(FileExistsError,)):
+            yield
+
+    @contextmanager
+    def _failing(self, action: str, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+        """Give every failure its class."""
         try:
             yield
-        except (CheckpointError, FileExistsError):
+        except (CheckpointError, *passing):
             raise
         except Exception as error:
-            raise _failure(f"{self.url}: cannot {action} {name}", error) from error
+            raise _failure(f"{self.url}: cannot {action}", error) from error
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise DamagedCheckpoint(f"{name!r} is not the name of an object of a store")
 
 
 def _failure(what: str, error: Exception) -> StoreError:
