@@ -21,7 +21,12 @@ from gradwire.checkpoint.remote import RemoteObjects, offers_create
 from gradwire.checkpoint.retry import Retry
 
 FOLDERS = ("packs", "parts", "commits", "tags")
-_NAME = re.compile(r"(?:(?:packs|parts)/[0-9a-f]{64}|commits/[0-9]{20}|tags/[A-Za-z0-9][A-Za-z0-9._-]{0,99})")
+_RANK = r"(?:0|[1-9][0-9]{0,5})"
+_NAME = re.compile(
+    r"(?:packs|parts)/[0-9a-f]{64}|commits/[0-9]{20}|tags/[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+    rf"|journal/(?:[0-9]{{20}}/){{2}}[0-9]{{20}}-{_RANK}-of-{_RANK}"
+)
+_NUMBER = re.compile(r"[0-9]{20}")
 
 
 class Objects(Protocol):
@@ -40,7 +45,7 @@ class Objects(Protocol):
 
 
 class Store:
-    """Objects `packs/<sha256>`, `parts/<sha256>`, `commits/<20 digits>`, `tags/<name>`; anything else is not seen.
+    """Objects in `packs/`, `parts/`, `commits/`, `tags/` and `journal/`; whatever has no name of theirs is not seen.
 
     Args:
         url: Where the store is, for messages.
@@ -158,16 +163,6 @@ class Store:
             raise DamagedCheckpoint(f"{self.url}: {name} is longer than the {limit} bytes it may have")
         return data
 
-    def list(self, folder: str) -> list[str]:
-        """Names of the objects in a folder, sorted, as they are now; what is not an object of a store is left out.
-
-        Raises:
-            StoreError, StoreUnavailable: the listing failed. It never counts as empty.
-        """
-        with self._failing(f"list {folder}"):
-            found = self._objects.names(folder)
-        return sorted(name for last in found if _NAME.fullmatch(name := f"{folder}/{last}"))
-
     def folders(self, folder: str) -> list[str]:
         """Numbered folders in a folder, sorted: `journal/<20 digits>` in `journal`, and the next level in those.
 
@@ -177,6 +172,16 @@ class Store:
         with self._failing(f"list {folder}"):
             found = self._objects.names(folder)
         return sorted(f"{folder}/{last}" for last in found if _NUMBER.fullmatch(last))
+
+    def list(self, folder: str) -> list[str]:
+        """Names of the objects in a folder, sorted, as they are now; what is not an object of a store is left out.
+
+        Raises:
+            StoreError, StoreUnavailable: the listing failed. It never counts as empty.
+        """
+        with self._failing(f"list {folder}"):
+            found = self._objects.names(folder)
+        return sorted(name for last in found if _NAME.fullmatch(name := f"{folder}/{last}"))
 
     def modified(self, name: str) -> float | None:
         """When an object was written, in seconds since 1970 by the store's own clock; None where it does not tell.

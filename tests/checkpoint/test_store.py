@@ -1,5 +1,7 @@
+import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import fsspec
 import pytest
@@ -43,6 +45,43 @@ def test_content_is_stored_once_and_a_damaged_object_of_its_name_is_replaced(sto
     assert store.get(f"packs/{digest}", 100) == b"content"
 
 
+ENTRIES = [f"journal/{7:020d}/{5:020d}/{update:020d}-{rank}-of-12" for update in (1, 2) for rank in (0, 11)]
+
+
+def test_several_objects_are_created_at_once_and_taken_names_are_told(store: Store) -> None:
+    assert store.put_all([]) == []
+    assert store.put_new(ENTRIES[1], b"one")
+    assert store.put_new(ENTRIES[2], b"other")
+    pairs = list(zip(ENTRIES, (b"nil", b"one", b"two", b"three"), strict=True))
+    assert store.put_all(pairs) == [ENTRIES[2]]
+    assert [store.get(name, 9) for name in ENTRIES] == [b"nil", b"one", b"other", b"three"]
+    assert store.folders("journal") == [f"journal/{7:020d}"]
+    assert store.folders(f"journal/{7:020d}") == [f"journal/{7:020d}/{5:020d}"]
+    assert store.list(f"journal/{7:020d}/{5:020d}") == ENTRIES
+
+
+def test_a_folder_of_the_journal_goes_when_it_is_empty(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    store.put_new(ENTRIES[0], b"entry")
+    folder = (tmp_path / ENTRIES[0]).parent
+    (folder / ".tmp-0123").write_text("cut off")
+    store.remove_folder(f"journal/{7:020d}/{5:020d}")
+    assert [path.name for path in folder.iterdir()] == [Path(ENTRIES[0]).name], "what is cut off goes, an object stays"
+    store.delete(ENTRIES[0])
+    store.remove_folder(f"journal/{7:020d}/{5:020d}")
+    assert not folder.exists()
+    store.remove_folder(f"journal/{7:020d}/{5:020d}")
+
+
+def test_of_several_objects_one_that_fails_takes_those_after_it_along_and_leaves_nothing_unfinished(
+    tmp_path: Path,
+) -> None:
+    store = Store.open(str(tmp_path))
+    with mock.patch.object(os, "link", side_effect=OSError(28, "No space left on device")), pytest.raises(StoreFull):
+        store.put_all([(name, b"data") for name in ENTRIES])
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
 def test_nothing_longer_than_its_limit_is_read(store: Store) -> None:
     store.put_new(NAME, b"0123456789")
     assert store.get(NAME, 10) == b"0123456789"
@@ -60,6 +99,10 @@ def test_nothing_longer_than_its_limit_is_read(store: Store) -> None:
         "packs/" + "A" * 64,
         f"{NAME}\n",
         "journal/x",
+        f"journal/{1:020d}/{1:020d}",
+        f"journal/{1:020d}/{1:020d}/{1:020d}-00-of-2",
+        f"journal/{1:020d}/../{1:020d}/{1:020d}-0-of-2",
+        f"journal/{1:020d}/{1:020d}/{1:020d}-0-of-2000000",
         "",
     ],
 )
@@ -67,6 +110,7 @@ def test_no_name_leaves_the_store(store: Store, name: str) -> None:
     actions: list[Callable[[], object]] = [
         lambda: store.get(name, 10),
         lambda: store.put_new(name, b""),
+        lambda: store.put_all([(name, b"")]),
         lambda: store.delete(name),
         lambda: store.check_create(name, b""),
     ]
