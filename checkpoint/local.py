@@ -1,13 +1,15 @@
 """Objects as files of a local (or mounted) file system."""
 
 import errno
-import os
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from gradwire.checkpoint.files import Files, RealFiles
+
 _TEMPORARY = ".tmp-"
+_NO_FOLDER_SYNC = frozenset((errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS))
 
 
 class LocalObjects:
@@ -18,106 +20,140 @@ class LocalObjects:
 
     Args:
         root: The folder; made when first written to.
+        files: The file system's operations.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, files: Files | None = None) -> None:
         self._root = root
+        self._files: Files = files or RealFiles()
+        self._lasting: set[Path] = set()
 
     def create(self, name: str, data: memoryview) -> None:
-        """Write a new object. Raises FileExistsError where there is one already."""
+        """Write a new object. Raises FileExistsError where there is one already; that one is durable then."""
         path = self._root / name
-        with self._temporary(path.parent, data) as temporary:
-            os.link(temporary, path)
-        _fsync_folder(path.parent)
+        try:
+            self._refuse_present(path)
+            with self._temporary(path.parent, data) as temporary:
+                self._files.link(temporary, path)
+        except FileExistsError:
+            self._confirm(path.parent)
+            raise
+        self._files.sync_folder(path.parent)
 
     def create_all(self, pairs: Sequence[tuple[str, memoryview]]) -> list[str]:
-        """Write new objects with one fsync of each folder; the names that were taken already, which stay as they were."""
-        taken = []
+        """Write new objects with one fsync of each folder; the names that were taken already, whose objects stay."""
+        taken = [name for name, _ in pairs if self._files.exists(self._root / name)]
         with ExitStack() as stack:
             written = [
-                (name, stack.enter_context(self._temporary((self._root / name).parent, data))) for name, data in pairs
+                (name, stack.enter_context(self._temporary((self._root / name).parent, data)))
+                for name, data in pairs
+                if name not in taken
             ]
             for name, temporary in written:
                 try:
-                    os.link(temporary, self._root / name)
+                    self._files.link(temporary, self._root / name)
                 except FileExistsError:
                     taken.append(name)
-        for folder in {(self._root / name).parent for name, _ in pairs}:
-            _fsync_folder(folder)
+        for folder in dict.fromkeys((self._root / name).parent for name, _ in pairs):
+            self._confirm(folder)
         return taken
 
     def replace(self, name: str, data: memoryview) -> None:
         """Write an object in place of the present one, if any."""
         path = self._root / name
         with self._temporary(path.parent, data) as temporary:
-            temporary.replace(path)
-        _fsync_folder(path.parent)
+            self._files.rename(temporary, path)
+        self._files.sync_folder(path.parent)
 
     def size(self, name: str) -> int:
-        return (self._root / name).stat().st_size
+        return self._files.size(self._root / name)
 
     def modified(self, name: str) -> float:
         """When it was written, in seconds since 1970."""
-        return (self._root / name).stat().st_mtime
+        return self._files.modified(self._root / name)
 
     def read(self, name: str, length: int) -> bytes:
         """At most the first `length` bytes."""
-        with (self._root / name).open("rb") as file:
-            return file.read(min(length, os.fstat(file.fileno()).st_size))
+        return self._files.read(self._root / name, length)
 
     def names(self, folder: str) -> list[str]:
         """Last parts of the names in a folder; none where the folder does not exist."""
         try:
-            return os.listdir(self._root / folder)  # noqa: PTH208 - names, not paths
+            return self._files.names(self._root / folder)
         except FileNotFoundError:
             return []
 
     def remove(self, name: str) -> None:
-        (self._root / name).unlink()
+        """Remove an object, durably: what is removed after it never comes back without it."""
+        path = self._root / name
+        self._files.unlink(path)
+        self._files.sync_folder(path.parent)
 
     def sweep(self, folder: str) -> None:
         """Remove temporary files that killed writers left."""
         for name in self.names(folder):
             if name.startswith(_TEMPORARY):
                 with suppress(FileNotFoundError):
-                    (self._root / folder / name).unlink()
+                    self._files.unlink(self._root / folder / name)
 
     def remove_folder(self, folder: str) -> None:
         """Remove a folder that is empty; any other stays."""
-        with suppress(FileNotFoundError):
-            try:
-                (self._root / folder).rmdir()
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
+        try:
+            self._files.remove_folder(self._root / folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise
+
+    def _refuse_present(self, path: Path) -> None:
+        """Spare the writing of an object that is there; link(2) decides where two write at once."""
+        if self._files.exists(path):
+            raise FileExistsError(errno.EEXIST, "File exists", str(path))
+
+    def _confirm(self, folder: Path) -> None:
+        """Make what others put into a folder durable: they may have been killed before they did."""
+        self._prepare(folder)
+        self._files.sync_folder(folder)
 
     @contextmanager
     def _temporary(self, folder: Path, data: memoryview) -> Iterator[Path]:
-        _make_folder(folder)
+        self._prepare(folder)
         path = folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
         try:
-            with path.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            self._write(path, data)
             yield path
         finally:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # it is gone, or stays for the next writer's sweep
+                self._files.unlink(path)
 
+    def _write(self, path: Path, data: memoryview) -> None:
+        file = self._files.create(path)
+        try:
+            while data:
+                data = data[self._files.write(file, data) :]
+            self._files.sync(file)
+        finally:
+            self._files.close(file)
 
-def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, durably."""
-    if folder.is_dir():
-        return
-    if folder.parent != folder:
-        _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    _fsync_folder(folder.parent)
+    def _prepare(self, folder: Path) -> None:
+        """Make a folder and those above it durably; those that exist may be of a writer killed before it fsynced."""
+        if folder not in self._lasting or not self._files.is_folder(folder):
+            self._make(folder)
+            self._lasting.add(folder)
 
+    def _make(self, folder: Path) -> None:
+        if self._files.is_mount(folder) or folder.parent == folder:
+            return
+        self._make(folder.parent)
+        if self._files.is_folder(folder):
+            self._confirm_name(folder)
+            return
+        with suppress(FileExistsError):  # another rank's, or a file: then writing below it fails and says so
+            self._files.make_folder(folder)
+        self._files.sync_folder(folder.parent)
 
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    def _confirm_name(self, folder: Path) -> None:
+        try:
+            self._files.sync_folder(folder.parent)
+        except OSError as error:
+            if error.errno not in _NO_FOLDER_SYNC:  # folders far above the store may not be ours to fsync
+                raise

@@ -1,0 +1,113 @@
+"""The operations on files that durability rests on, one method each, so that a test can put a failing disk below."""
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+
+class Files(Protocol):
+    """What LocalObjects asks of a file system; errors are OSErrors. Open files are numbers."""
+
+    def create(self, path: Path) -> int:
+        """Open a new file for writing. Raises FileExistsError where the name is taken."""
+
+    def write(self, file: int, data: memoryview) -> int:
+        """Append bytes; how many were taken."""
+
+    def sync(self, file: int) -> None:
+        """Make the file's bytes durable."""
+
+    def close(self, file: int) -> None: ...
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name. Raises FileExistsError where it is taken."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Put a file under another name, in place of what has it."""
+
+    def unlink(self, path: Path) -> None: ...
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder. Raises FileExistsError where the name is taken."""
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove an empty folder."""
+
+    def sync_folder(self, path: Path) -> None:
+        """Make the folder's names durable."""
+
+    def is_folder(self, path: Path) -> bool: ...
+
+    def is_mount(self, path: Path) -> bool:
+        """Whether a file system begins here."""
+
+    def exists(self, path: Path) -> bool: ...
+
+    def names(self, path: Path) -> list[str]: ...
+
+    def size(self, path: Path) -> int: ...
+
+    def modified(self, path: Path) -> float: ...
+
+    def read(self, path: Path, length: int) -> bytes:
+        """At most the first `length` bytes."""
+
+
+class RealFiles:
+    """The operating system's."""
+
+    def create(self, path: Path) -> int:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def write(self, file: int, data: memoryview) -> int:
+        return os.write(file, data)
+
+    def sync(self, file: int) -> None:
+        os.fsync(file)
+
+    def close(self, file: int) -> None:
+        os.close(file)
+
+    def link(self, source: Path, target: Path) -> None:
+        os.link(source, target)
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        path.unlink()
+
+    def make_folder(self, path: Path) -> None:
+        path.mkdir()
+
+    def remove_folder(self, path: Path) -> None:
+        path.rmdir()
+
+    def sync_folder(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def is_folder(self, path: Path) -> bool:
+        return path.is_dir()
+
+    def is_mount(self, path: Path) -> bool:
+        return path.is_mount()
+
+    def exists(self, path: Path) -> bool:
+        return path.exists()
+
+    def names(self, path: Path) -> list[str]:
+        return os.listdir(path)  # noqa: PTH208 - names, not paths
+
+    def size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def modified(self, path: Path) -> float:
+        return path.stat().st_mtime
+
+    def read(self, path: Path, length: int) -> bytes:
+        with path.open("rb") as file:
+            return file.read(min(length, os.fstat(file.fileno()).st_size))
