@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gradwire.checkpoint import tree
+from gradwire.checkpoint.ancestry import Ancestry, read_ancestry
 from gradwire.checkpoint.document import FORMAT, Fields, dump, load
 from gradwire.checkpoint.errors import DamagedCheckpoint
 from gradwire.checkpoint.snapshot import PartRef
 
 LONGEST_COMMIT = 16 * 2**20
 Reason = Literal["interval", "end", "preempted"]
-Ancestry = tuple[tuple[int, int], ...]
 
 
 def commit_name(sequence: int) -> str:
@@ -53,6 +53,24 @@ class Parent:
 
 
 @dataclass(frozen=True)
+class Seal:
+    """The last update of the epochs before that counts for a writer, and for all that follow it.
+
+    Args:
+        base: Number of the commit that the writer restored.
+        epoch: The epoch in which the update was made: the commit's own, or that of a journal after it.
+        update: The update: the commit's own, or the last one that was replayed.
+    """
+
+    base: int
+    epoch: int
+    update: int
+
+    def to_json(self) -> dict[str, int]:
+        return {"base": self.base, "epoch": self.epoch, "update": self.update}
+
+
+@dataclass(frozen=True)
 class Epoch:
     """A writer's claim: from this number on, writers of earlier epochs cannot commit.
 
@@ -60,11 +78,17 @@ class Epoch:
         sequence: Its place in the sequence of commits, which is also the epoch's number.
         writer: Who claims.
         created: When, ISO 8601 in UTC.
+        seals: Where the writer goes on from; None for a run that starts anew.
     """
 
     sequence: int
     writer: Writer
     created: str
+    seals: Seal | None = None
+
+    @property
+    def name(self) -> str:
+        return commit_name(self.sequence)
 
     def to_bytes(self) -> bytes:
         return seal(
@@ -74,6 +98,7 @@ class Epoch:
                 "sequence": self.sequence,
                 "writer": self.writer.to_json(),
                 "created": self.created,
+                "seals": self.seals and self.seals.to_json(),
             }
         )
 
@@ -95,6 +120,7 @@ class Commit:
         world_size: Number of ranks that saved.
         captured: Top-level names of the shared tree, and of the ranks' own trees.
         parts: One per rank, in order.
+        not_captured: What has a state that was not saved.
     """
 
     sequence: int
@@ -109,6 +135,7 @@ class Commit:
     world_size: int
     captured: Mapping[str, tuple[str, ...]]
     parts: tuple[PartRef, ...]
+    not_captured: tuple[str, ...] = ()
 
     @property
     def update(self) -> int:
@@ -143,6 +170,7 @@ class Commit:
                 "metrics": {name: tree.encode_scalar(value, f"metrics.{name}") for name, value in self.metrics.items()},
                 "world_size": self.world_size,
                 "captured": {kind: list(names) for kind, names in self.captured.items()},
+                "not_captured": list(self.not_captured),
                 "parts": [part.to_json() for part in self.parts],
             }
         )
@@ -177,10 +205,19 @@ def parse_entry(data: bytes, sequence: int, where: str) -> Commit | Epoch:
         raise fields.damaged("sequence", f"expected {sequence}")
     kind = fields.text("kind")
     if kind == "epoch":
-        return Epoch(sequence, Writer.from_json(fields.fields("writer")), fields.text("created"))
+        return Epoch(
+            sequence, Writer.from_json(fields.fields("writer")), fields.text("created"), _seal(fields, sequence)
+        )
     if kind == "commit":
         return _commit(fields, sequence, where)
     raise fields.damaged("kind", "expected 'commit' or 'epoch'")
+
+
+def _seal(fields: Fields, sequence: int) -> Seal | None:
+    seal = fields.optional("seals")
+    if seal is None:
+        return None
+    return Seal(seal.integer("base", 1, sequence - 1), seal.integer("epoch", 1, sequence - 1), seal.integer("update"))
 
 
 def _commit(fields: Fields, sequence: int, where: str) -> Commit:
@@ -193,7 +230,7 @@ def _commit(fields: Fields, sequence: int, where: str) -> Commit:
     commit = Commit(
         sequence=sequence,
         parent=None if parent is None else Parent(parent.integer("sequence", 1, sequence - 1), parent.sha256("sha256")),
-        ancestry=_ancestry(fields, sequence),
+        ancestry=read_ancestry(fields, sequence),
         epoch=fields.integer("epoch", 1, sequence - 1),
         writer=Writer.from_json(fields.fields("writer")),
         created=fields.text("created"),
@@ -203,24 +240,11 @@ def _commit(fields: Fields, sequence: int, where: str) -> Commit:
         world_size=world_size,
         captured={kind: _names(captured, kind) for kind in ("shared", "local")},
         parts=parts,
+        not_captured=_names(fields, "not_captured"),
     )
     if type(commit.clock.get("updates")) is not int or commit.update < 0:
         raise DamagedCheckpoint(f"{where}: its clock counts no updates")
     return commit
-
-
-def _ancestry(fields: Fields, sequence: int) -> Ancestry:
-    intervals = fields.list("ancestry")
-    last = -1
-    for interval in intervals:
-        if not isinstance(interval, list) or len(interval) != 2 or not all(type(end) is int for end in interval):
-            raise fields.damaged("ancestry", "expected pairs of numbers")
-        if not last + 1 < interval[0] <= interval[1]:
-            raise fields.damaged("ancestry", "expected rising intervals that do not touch")
-        last = interval[1]
-    if last != sequence:
-        raise fields.damaged("ancestry", f"expected it to end at {sequence}")
-    return tuple((start, end) for start, end in intervals)
 
 
 def _numbers(fields: Fields) -> dict[str, Any]:
@@ -236,15 +260,3 @@ def _names(fields: Fields, kind: str) -> tuple[str, ...]:
     if not all(isinstance(name, str) for name in names):
         raise fields.damaged(kind, "expected names")
     return tuple(names)
-
-
-def followed_by(ancestry: Ancestry, start: int, sequence: int) -> Ancestry:
-    """The ancestry of a commit at `sequence` whose writer has held the numbers since `start`."""
-    if ancestry and ancestry[-1][1] + 1 >= start:
-        return (*ancestry[:-1], (ancestry[-1][0], sequence))
-    return (*ancestry, (start, sequence))
-
-
-def leads_to(sequence: int, commit: Commit) -> bool:
-    """Whether the commit at `sequence` is `commit` or an ancestor of it."""
-    return any(start <= sequence <= end for start, end in commit.ancestry)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from gradwire.checkpoint.commit import LONGEST_COMMIT, Commit, Epoch, commit_name, leads_to, parse_entry
+from gradwire.checkpoint.ancestry import leads_to
+from gradwire.checkpoint.commit import LONGEST_COMMIT, Commit, Epoch, commit_name, parse_entry
 from gradwire.checkpoint.errors import DamagedCheckpoint, MissingObject, NoCheckpoint
 from gradwire.checkpoint.store import Store
 
@@ -17,12 +18,14 @@ class History:
         commits: The readable ones, oldest first.
         damaged: What is wrong with each of the others, by its number.
         last: Highest number taken; 0 in an empty store.
+        epochs: The readable claims, oldest first.
     """
 
     url: str
     commits: tuple[Commit, ...]
     damaged: dict[int, DamagedCheckpoint]
     last: int
+    epochs: tuple[Epoch, ...] = ()
 
     @property
     def newest(self) -> Commit | None:
@@ -32,7 +35,11 @@ class History:
     def ancestry(self) -> tuple[Commit, ...]:
         """The newest commit and those that led to it, oldest first; commits that a rollback abandoned are left out."""
         newest = self.newest
-        return () if newest is None else tuple(commit for commit in self.commits if leads_to(commit.sequence, newest))
+        return (
+            ()
+            if newest is None
+            else tuple(commit for commit in self.commits if leads_to(commit.sequence, newest.ancestry))
+        )
 
     def at(self, update: int) -> Commit:
         """The commit of an update, of those that led to the newest.
@@ -109,6 +116,7 @@ class CommitLog:
         """
         sequences = self.sequences()
         commits: list[Commit] = []
+        epochs: list[Epoch] = []
         damaged: dict[int, DamagedCheckpoint] = {}
         for sequence in sequences:
             try:
@@ -118,8 +126,11 @@ class CommitLog:
             except DamagedCheckpoint as error:
                 damaged[sequence] = error
             else:
-                commits += [entry] if isinstance(entry, Commit) else []
-        return History(self._store.url, tuple(commits), damaged, sequences[-1] if sequences else 0)
+                if isinstance(entry, Commit):
+                    commits.append(entry)
+                else:
+                    epochs.append(entry)
+        return History(self._store.url, tuple(commits), damaged, sequences[-1] if sequences else 0, tuple(epochs))
 
     def holds(self, sequence: int) -> bool:
         """Whether a number is taken.

@@ -2,11 +2,13 @@
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
-from gradwire.checkpoint.commit import Ancestry, Commit, Epoch, Parent, Writer, commit_name, followed_by
+from gradwire.checkpoint.ancestry import Ancestry, followed_by
+from gradwire.checkpoint.commit import Commit, Epoch, Parent, Seal, Writer
 from gradwire.checkpoint.commits import CommitLog
 from gradwire.checkpoint.errors import StoreError, WriterFenced
 from gradwire.checkpoint.snapshot import PartRef
@@ -14,6 +16,7 @@ from gradwire.checkpoint.store import Store
 
 log = logging.getLogger(__name__)
 _MOST_CLAIMS = 100
+Entry = TypeVar("Entry", Commit, Epoch)
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Draft:
     world_size: int
     captured: Mapping[str, tuple[str, ...]]
     parts: tuple[PartRef, ...]
+    not_captured: tuple[str, ...] = ()
 
 
 class CommitWriter:
@@ -44,35 +48,51 @@ class CommitWriter:
         self._last = 0
         self._parent: Commit | None = None
         self._ancestry: Ancestry = ()
-        self._start: int | None = None
+        self._seal: Seal | None = None
+        self._start = 0
+        self._claimed = False
 
-    def continue_from(self, commit: Commit) -> None:
-        """Make later commits descend from this one."""
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch that this writer holds.
+
+        Raises:
+            StoreError: it has claimed none, or none since it went back (`continue_from`).
+        """
+        if self._epoch is None or not self._claimed:
+            raise StoreError(f"{self._store.url}: commits and journals need a claimed epoch")
+        return self._epoch
+
+    def continue_from(self, commit: Commit, seal: Seal | None = None) -> None:
+        """Make later commits descend from this one.
+
+        Args:
+            commit: What was restored.
+            seal: The last journalled update that was replayed on it; None where none was. The next claim makes it the
+                last one of earlier epochs that counts.
+        """
         self._parent = commit
         self._ancestry = commit.ancestry
-        self._start = None if self._epoch is None else self._last + 1
+        self._seal = seal or Seal(commit.sequence, commit.epoch, commit.update)
+        self._claimed = False
 
     def claim(self) -> None:
         """Take over the store, unless this writer has already; earlier writers cannot commit any more.
 
+        A writer that has gone back since (`continue_from`) begins another epoch: within one, updates only rise.
+
         Raises:
             UnsupportedFormat: a newer version writes to this store.
+            WriterFenced: another writer has taken over since this one claimed its first epoch.
             StoreError: the claim could not be written, or the store does not keep two writers apart.
         """
-        if self._epoch is not None:
+        if self._claimed:
             return
-        for _ in range(_MOST_CLAIMS):
-            history = self._log.history()
-            epoch = Epoch(history.last + 1, self._writer, _now())
-            data = epoch.to_bytes()
-            if self._store.put_new(commit_name(epoch.sequence), data):
-                self._store.check_create(commit_name(epoch.sequence), data)
-                self._epoch = self._last = epoch.sequence
-                self._start = epoch.sequence
-                self._store.sweep()
-                self._warn_of_strangers(history.newest)
-                return
-        raise StoreError(f"{self._store.url}: other writers took the next number {_MOST_CLAIMS} times in a row")
+        if self._epoch is None:
+            self._take_over()
+        else:
+            self._begin(self._append(self._claim_next))
+        self._claimed = True
 
     def publish(self, draft: Draft) -> Commit:
         """Commit a snapshot whose parts are all written.
@@ -81,18 +101,8 @@ class CommitWriter:
             WriterFenced: another writer has taken over.
             StoreError: the commit was not written, or that is not known.
         """
-        while True:
-            commit = self._place(draft)
-            if self._store.put_new(commit.name, commit.to_bytes()):
-                break
-            present = self._log.read(commit.sequence)
-            if present.writer != self._writer or not isinstance(present, Commit):
-                raise WriterFenced(
-                    f"{self._store.url}: writer {present.writer.identity!r} took over at {present.created} (number "
-                    f"{present.sequence}); this writer, {self._writer.identity!r}, must stop"
-                )
-            self._adopt(present)  # an earlier commit of ours whose success we never heard of
-        self._adopt(commit)
+        commit = self._append(lambda: self._place(draft))
+        self._parent = commit
         return commit
 
     def holds(self) -> bool:
@@ -104,15 +114,53 @@ class CommitWriter:
         sequences = self._log.sequences()
         return bool(sequences) and sequences[-1] == self._last
 
+    def _take_over(self) -> None:
+        for _ in range(_MOST_CLAIMS):
+            history = self._log.history()
+            self._last = history.last
+            epoch = self._claim_next()
+            if self._store.put_new(epoch.name, epoch.to_bytes()):
+                self._store.check_create(epoch.name, epoch.to_bytes())
+                self._begin(epoch)
+                self._store.sweep()
+                self._warn_of_strangers(history.newest)
+                return
+        raise StoreError(f"{self._store.url}: other writers took the next number {_MOST_CLAIMS} times in a row")
+
+    def _claim_next(self) -> Epoch:
+        return Epoch(self._last + 1, self._writer, _now(), self._seal)
+
+    def _begin(self, epoch: Epoch) -> None:
+        self._epoch = self._last = self._start = epoch.sequence
+
+    def _append(self, entry: Callable[[], Entry]) -> Entry:
+        """Write the entry of this writer's next number."""
+        while True:
+            placed = entry()
+            if self._store.put_new(placed.name, placed.to_bytes()):
+                self._last = placed.sequence
+                return placed
+            present = self._log.read(placed.sequence)
+            if present.writer != self._writer:
+                raise WriterFenced(
+                    f"{self._store.url}: writer {present.writer.identity!r} took over at {present.created} (number "
+                    f"{present.sequence}); this writer, {self._writer.identity!r}, must stop"
+                )
+            self._adopt(present)
+
+    def _adopt(self, present: Commit | Epoch) -> None:
+        """Go on from an earlier entry of this writer whose success it never heard of."""
+        self._last = present.sequence
+        if isinstance(present, Commit) and self._claimed:  # a new epoch's parent is what it continues from
+            self._parent = present
+
     def _place(self, draft: Draft) -> Commit:
-        if self._epoch is None or self._start is None:
-            raise StoreError(f"{self._store.url}: a commit needs a claimed epoch")
-        sequence = self._last + 1
+        sequence, epoch = self._last + 1, self.epoch
         return Commit(
             sequence=sequence,
             parent=None if self._parent is None else Parent(self._parent.sequence, self._parent.digest),
             ancestry=followed_by(self._ancestry, self._start, sequence),
-            epoch=self._epoch,
+            epoch=epoch,
             writer=self._writer,
             created=_now(),
             reason=draft.reason,
@@ -121,10 +169,8 @@ class CommitWriter:
             world_size=draft.world_size,
             captured=draft.captured,
             parts=draft.parts,
+            not_captured=draft.not_captured,
         )
-
-    def _adopt(self, commit: Commit) -> None:
-        self._last, self._parent = commit.sequence, commit
 
     def _warn_of_strangers(self, newest: Commit | None) -> None:
         if self._parent is None and newest is not None:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.checkpoint import DamagedCheckpoint, UnsupportedFormat
-from gradwire.checkpoint.commit import Commit, Epoch, Parent, Writer, followed_by, leads_to, parse_entry, seal
+from gradwire.checkpoint.ancestry import followed_by, leads_to
+from gradwire.checkpoint.commit import Commit, Epoch, Parent, Seal, Writer, parse_entry, seal
 from gradwire.checkpoint.snapshot import PartRef
 
 WRITER = Writer("host:17", "0123")
@@ -28,6 +29,7 @@ def a_commit(sequence: int = 7, **changes: Any) -> Commit:
         world_size=2,
         captured={"shared": ("model",), "local": ()},
         parts=(PartRef(0, "b" * 64, 10), PartRef(1, "c" * 64, 20)),
+        not_captured=("scaler",),
     )
     return dataclasses.replace(commit, **changes)
 
@@ -39,8 +41,15 @@ def test_a_commit_is_read_back_as_it_was_written() -> None:
 
 
 def test_an_epoch_is_read_back_as_it_was_written() -> None:
-    epoch = Epoch(4, WRITER, "2031-01-01T00:00:00.000+00:00")
-    assert parse_entry(epoch.to_bytes(), 4, "epoch") == epoch
+    for seal_ in (None, Seal(3, 1, 150)):
+        epoch = Epoch(4, WRITER, "2031-01-01T00:00:00.000+00:00", seal_)
+        assert parse_entry(epoch.to_bytes(), 4, "epoch") == epoch
+
+
+@pytest.mark.parametrize("seals", [Seal(4, 1, 1), Seal(1, 4, 1), Seal(0, 1, 1), Seal(1, 0, 1), Seal(1, 1, -1)])
+def test_an_epoch_seals_only_what_was_before_it(seals: Seal) -> None:
+    with pytest.raises(DamagedCheckpoint, match="epoch, seals"):
+        parse_entry(Epoch(4, WRITER, "2031-01-01T00:00:00.000+00:00", seals).to_bytes(), 4, "epoch")
 
 
 def test_the_digest_is_in_the_second_line() -> None:
@@ -100,6 +109,8 @@ def sealed(**changes: Any) -> bytes:
         {"parts": [{"rank": 0, "sha256": "b" * 64, "size": 1}] * 2},
         {"captured": {"shared": [1], "local": []}},
         {"captured": {"shared": []}},
+        {"not_captured": [1]},
+        {"not_captured": ...},
         {"reason": 1},
         {"created": ...},
     ],
@@ -143,5 +154,4 @@ def test_ancestry_joins_what_touches_and_keeps_the_gap_of_a_rollback() -> None:
     assert followed_by(((1, 10),), 11, 12) == ((1, 12),)
     assert followed_by(((1, 5),), 11, 12) == ((1, 5), (11, 12))
     assert followed_by(((1, 5), (11, 12)), 11, 13) == ((1, 5), (11, 13))
-    commit = a_commit(ancestry=((1, 3), (5, 7)))
-    assert [number for number in range(9) if leads_to(number, commit)] == [1, 2, 3, 5, 6, 7]
+    assert [number for number in range(9) if leads_to(number, ((1, 3), (5, 7)))] == [1, 2, 3, 5, 6, 7]

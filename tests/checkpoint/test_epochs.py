@@ -3,8 +3,12 @@ from unittest import mock
 
 import pytest
 
-from gradwire.checkpoint import Checkpointer, CheckpointWriteError, StoreUnavailable, WriterFenced
+from gradwire.checkpoint import Checkpointer, CheckpointWriteError, StoreError, StoreUnavailable, WriterFenced
+from gradwire.checkpoint.commit import Parent, Seal
+from gradwire.checkpoint.commits import CommitLog
+from gradwire.checkpoint.epochs import CommitWriter, Draft
 from gradwire.checkpoint.retention import Pruner, Retention
+from gradwire.checkpoint.snapshot import PartRef
 from gradwire.checkpoint.store import Store
 from tests.checkpoint.states import same_state, state_at
 
@@ -67,3 +71,71 @@ def test_a_failed_clean_up_does_not_fail_the_save(tmp_path: Path, caplog: pytest
     checkpointer.save(state_at(3), {"updates": 3})
     assert [commit.update for commit in checkpointer.commits()] == [3]
     assert len(list((tmp_path / "packs").iterdir())) == 1
+
+
+def draft(update: int) -> Draft:
+    return Draft("interval", {"updates": update}, {}, 1, {"shared": (), "local": ()}, (PartRef(0, "a" * 64, 1),))
+
+
+def epochs_of(store: Store) -> list[tuple[int, Seal | None]]:
+    return [(epoch.sequence, epoch.seals) for epoch in CommitLog(store).history().epochs]
+
+
+def test_an_epoch_seals_what_its_writer_goes_on_from(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    first = CommitWriter(store, "first")
+    first.claim()
+    commit = first.publish(draft(10))
+    restored, replayed = CommitWriter(store, "restored"), CommitWriter(store, "replayed")
+    restored.continue_from(commit)
+    restored.claim()
+    replayed.continue_from(commit, Seal(commit.sequence, commit.epoch, 17))
+    replayed.claim()
+    assert epochs_of(store) == [(1, None), (3, Seal(2, 1, 10)), (4, Seal(2, 1, 17))]
+    assert replayed.epoch == 4
+
+
+def test_a_writer_that_goes_back_begins_another_epoch(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    writer = CommitWriter(store, "writer")
+    writer.claim()
+    older = writer.publish(draft(10))
+    writer.publish(draft(20))
+    writer.continue_from(older)
+    with pytest.raises(StoreError, match="need a claimed epoch"):
+        writer.publish(draft(11))
+    writer.claim()
+    writer.claim()
+    commit = writer.publish(draft(11))
+    assert epochs_of(store) == [(1, None), (4, Seal(2, 1, 10))]
+    assert (commit.sequence, commit.epoch, commit.ancestry) == (5, 4, ((1, 2), (4, 5)))
+    assert commit.parent == Parent(2, older.digest)
+
+
+def test_a_writer_that_goes_back_after_it_was_taken_over_is_fenced(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    writer, successor = CommitWriter(store, "writer"), CommitWriter(store, "successor")
+    writer.claim()
+    commit = writer.publish(draft(10))
+    successor.claim()
+    writer.continue_from(commit)
+    with pytest.raises(WriterFenced, match="'successor' took over"):
+        writer.claim()
+
+
+def test_a_writer_that_goes_back_over_a_commit_it_never_heard_of_descends_from_what_it_restored(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    writer = CommitWriter(store, "writer")
+    writer.claim()
+    commit = writer.publish(draft(10))
+    put_new = Store.put_new
+
+    def applied_then_lost(store: Store, name: str, data: bytes) -> bool:
+        put_new(store, name, data)
+        raise StoreUnavailable("the answer was lost")
+
+    with mock.patch.object(Store, "put_new", applied_then_lost), pytest.raises(StoreUnavailable):
+        writer.publish(draft(20))
+    writer.continue_from(commit)
+    writer.claim()
+    assert writer.publish(draft(11)).parent == Parent(commit.sequence, commit.digest)
