@@ -53,6 +53,18 @@ class Ranks:
         self.rank = 0 if group is None else dist.get_rank(group)
         self.size = 1 if group is None else dist.get_world_size(group)
 
+    def apart(self) -> "Ranks":
+        """The same ranks over a new gloo group, for a thread beside the ones that use this group. All call it."""
+        if self._group is None:
+            return Ranks(None)
+        members = dist.get_process_group_ranks(self._group)
+        return Ranks(dist.new_group(members, backend="gloo", use_local_synchronization=True))
+
+    def close(self) -> None:
+        """Give the group up; for one that `apart` made, and that nobody uses any more."""
+        if self._group is not None:
+            dist.destroy_process_group(self._group)
+
     def together(self, action: Callable[[], Any]) -> list[Any]:
         """Act on every rank; the answers (JSON values) of all ranks, in order.
 

@@ -12,7 +12,9 @@ class State:
     Args:
         shared: The same on every rank; rank 0 writes it. Weights that `load_weights` shall find stand under `model`.
         local: This rank's own.
+        not_captured: Names of what has state and is in neither; the commit lists them, and the first save warns.
     """
 
     shared: Mapping[str, Any]
     local: Mapping[str, Any] = field(default_factory=dict)
+    not_captured: tuple[str, ...] = ()
