@@ -51,3 +51,7 @@ class UnsupportedState(CheckpointError):  # noqa: N818
 
 class StateTooLarge(CheckpointError):  # noqa: N818
     """The snapshot's tensors do not fit into the memory that is free."""
+
+
+class TagError(CheckpointError):
+    """A tag's name is not allowed, is taken by another snapshot, or names none."""
