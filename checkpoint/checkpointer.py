@@ -96,6 +96,7 @@ class Checkpointer:
             ref, lambda commit: load_state(self._store, commit, self._ranks.rank, self._ranks.size)
         )
         self._writer.continue_from(commit)
+        self._saver.continue_from(commit)
         return state, commit
 
     def restore_resized(
@@ -108,6 +109,7 @@ class Checkpointer:
         """
         (shared, locals_), commit = self._restorer.restore(ref, lambda commit: load_everything(self._store, commit))
         self._writer.continue_from(commit)
+        self._saver.continue_from(commit)
         return shared, locals_, commit
 
     @property

@@ -8,6 +8,7 @@ from gradwire.checkpoint import errors
 from gradwire.checkpoint.commit import Commit, parse_entry
 from gradwire.checkpoint.commits import CommitLog
 from gradwire.checkpoint.errors import CheckpointError, DamagedCheckpoint, WorldSizeMismatch
+from gradwire.checkpoint.known import Known
 from gradwire.checkpoint.ranks import Ranks, RanksFailed
 from gradwire.checkpoint.snapshot import Part, load_tree, read_part
 from gradwire.checkpoint.state import State
@@ -150,3 +151,7 @@ def load_everything(store: Store, commit: Commit) -> tuple[dict[str, Any], list[
     """The shared state and the own state of every rank that saved."""
     parts = [read_part(store, part) for part in commit.parts]
     return load_shared(store, commit, parts[0]), [load_local(store, commit, part) for part in parts]
+
+
+def recall(known: Known, store: Store, commit: Commit, rank: int, world_size: int) -> None:
+    """Know what the restored snapshot has in the store."""

@@ -1,15 +1,18 @@
 """Saving together: packs, then parts, then the commit; all ranks succeed or none does."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradwire.checkpoint import tree
 from gradwire.checkpoint.commit import LONGEST_COMMIT, Commit, Reason, parse_entry
 from gradwire.checkpoint.epochs import CommitWriter, Draft
 from gradwire.checkpoint.errors import CheckpointError, CheckpointWriteError, StoreFull, UnsupportedState, WriterFenced
+from gradwire.checkpoint.known import Known
 from gradwire.checkpoint.ranks import Ranks, RanksFailed
+from gradwire.checkpoint.restoring import recall
 from gradwire.checkpoint.retention import Pruner
+from gradwire.checkpoint.shares import share_out
 from gradwire.checkpoint.snapshot import PartRef, PartWriter
 from gradwire.checkpoint.state import State
 from gradwire.checkpoint.store import Store
@@ -32,15 +35,17 @@ class Saver:
         self._ranks = ranks
         self._writer = writer
         self._pruner = pruner
+        self._known = Known()
 
     def save(
         self, state: State, clock: Mapping[str, int | float], metrics: Mapping[str, float], reason: Reason
     ) -> Commit:
         """Save one snapshot; arguments and errors as in Checkpointer.save."""
-        part = PartWriter(self._store, self._ranks.rank)
+        part = PartWriter(self._store, self._ranks.rank, self._known)
         try:
             self._ranks.on_first(lambda: self._begin(clock, metrics))
-            answers = self._ranks.together(lambda: self._write(part, state))
+            owners = share_out(self._ranks, state.shared)
+            answers = self._ranks.together(lambda: self._write(part, state, owners))
         except RanksFailed as error:
             self._abandon(part)
             raise _write_error(error, self._store.url) from error.__cause__
@@ -50,9 +55,14 @@ class Saver:
             if error.failures[0].kind == StoreFull.__name__:  # anything else may yet turn out to be a commit
                 self._abandon(part)
             raise _write_error(error, self._store.url) from error.__cause__
+        part.committed()
         if self._ranks.rank == 0:
             self._prune(commit)
         return commit
+
+    def continue_from(self, commit: Commit) -> None:
+        """Do not write again what the restored snapshot has already."""
+        recall(self._known, self._store, commit, self._ranks.rank, self._ranks.size)
 
     def _begin(self, clock: Mapping[str, int | float], metrics: Mapping[str, float]) -> None:
         _check_numbers("clock", clock)
@@ -61,13 +71,13 @@ class Saver:
             raise UnsupportedState("clock must count 'updates', a whole number of at least 0: {'updates': 100, …}")
         self._writer.claim()
 
-    def _write(self, part: PartWriter, state: State) -> dict[str, Any]:
+    def _write(self, part: PartWriter, state: State, owners: Sequence[int] | None) -> dict[str, Any]:
         for name, tree_ in (("shared", state.shared), ("local", state.local)):
             if not isinstance(tree_, Mapping):
                 raise UnsupportedState(
                     f"{name} is a {type(tree_).__name__}; a state is a dict with names for its parts"
                 )
-        ref = part.write(state.shared if self._ranks.rank == 0 else None, state.local)
+        ref = part.write(state.shared, state.local, owners)
         return {"part": [ref.digest, ref.size], "shared": list(state.shared), "local": list(state.local)}
 
     def _publish(

@@ -1,6 +1,6 @@
 """One rank's part of a snapshot: which tensors it has, in which packs they are, and the tree that they hang in."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ from torch import Tensor
 from gradwire.checkpoint import tree
 from gradwire.checkpoint.document import FORMAT, Fields, dump, load
 from gradwire.checkpoint.errors import DamagedCheckpoint
+from gradwire.checkpoint.known import Known
 from gradwire.checkpoint.packs import PackRef, PackWriter, read_tensors
 from gradwire.checkpoint.store import Store, content_name
 from gradwire.checkpoint.tensors import StoredTensor, check_storable
@@ -67,24 +68,33 @@ class PartWriter:
     Args:
         store: Where they go.
         rank: Whose part it is.
+        known: What need not be written again.
     """
 
-    def __init__(self, store: Store, rank: int) -> None:
+    def __init__(self, store: Store, rank: int, known: Known | None = None) -> None:
         self._store = store
         self._rank = rank
+        self._known = known or Known()
         self._packs = PackWriter(store)
         self._tensors: list[Tensor] = []
         self._created: list[str] = []
 
-    def write(self, shared: Mapping[str, Any] | None, local: Mapping[str, Any]) -> PartRef:
-        """Write the part; None for `shared` where another rank writes it.
+    def write(
+        self, shared: Mapping[str, Any] | None, local: Mapping[str, Any], owners: Sequence[int] | None = None
+    ) -> PartRef:
+        """Write the part.
+
+        Args:
+            shared: The state that all ranks share.
+            local: This rank's own.
+            owners: The rank that writes each tensor of the shared state; None where rank 0 writes all of them.
 
         Raises:
             UnsupportedState: something cannot be saved.
             StoreError: the store did not take it.
         """
         nodes = {
-            "shared": None if shared is None else tree.encode(shared, self._note, "shared"),
+            "shared": None if shared is None or self._rank else tree.encode(shared, self._note, "shared"),
             "local": tree.encode(local, self._note, "local"),
         }
         stored = [self._packs.add(tensor) for tensor in self._tensors]
@@ -103,6 +113,9 @@ class PartWriter:
         if self._store.put_content("parts", data, part.digest):
             self._created.append(part.name)
         return part
+
+    def committed(self) -> None:
+        """Know what was written: the snapshot counts."""
 
     def discard(self) -> None:
         """Delete what was written; for a snapshot that is not committed and never will be.

@@ -1,0 +1,90 @@
+"""Which rank writes which tensor of the state that all share: each is written once, and all write about as much."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import xxhash
+from torch import Tensor
+
+from gradwire.checkpoint import tree
+from gradwire.checkpoint.ranks import Ranks
+from gradwire.checkpoint.tensors import CHUNK_BYTES, check_storable, pieces
+
+
+def deal(sizes: Sequence[int], ranks: int) -> list[int]:
+    """The rank of each tensor: from the largest to the smallest, each goes to the rank that has the least so far.
+
+    A function of the sizes alone, so that a tensor stays with its rank from snapshot to snapshot.
+
+    Args:
+        sizes: Bytes of each tensor.
+        ranks: How many ranks there are.
+    """
+    owners, loads = [0] * len(sizes), [0] * ranks
+    for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
+        owners[index] = min(range(ranks), key=loads.__getitem__)
+        loads[owners[index]] += sizes[index]
+    return owners
+
+
+def share_out(ranks: Ranks, shared: Mapping[str, Any]) -> list[int] | None:
+    """The rank that writes each tensor of the shared tree, agreed on by all; None where rank 0 writes all of them.
+
+    A tensor that is not the same on every rank (statistics of batches, say) is written by rank 0, and so is everything
+    if the ranks' trees do not have the same names, types and shapes. Equal tensors have one owner.
+
+    Raises:
+        RanksFailed: on some rank the tree holds what cannot be saved.
+        CheckpointError: a rank did not answer.
+    """
+    if ranks.size == 1:
+        return None
+    tensors: list[Tensor] = []
+    contents: list[str] = []
+
+    def describe() -> tuple[str, str]:
+        outline = hashlib.sha256()
+        for path, tensor in tensors_in(shared, "shared"):
+            outline.update(f"{path}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+            tensors.append(tensor)
+            contents.append(content_digest(tensor))
+        return outline.hexdigest(), hashlib.sha256("".join(contents).encode()).hexdigest()
+
+    answers = ranks.together(describe)
+    if any(outline != answers[0][0] for outline, _ in answers):
+        return None
+    owners = deal([tensor.numel() * tensor.dtype.itemsize for tensor in tensors], ranks.size)
+    if any(content != answers[0][1] for _, content in answers):
+        everyones = ranks.together(lambda: contents)
+        for index, content in enumerate(everyones[0]):
+            if any(others[index] != content for others in everyones):
+                owners[index] = 0
+        contents = everyones[0]
+    first: dict[str, int] = {}
+    return [owners[first.setdefault(content, index)] for index, content in enumerate(contents)]
+
+
+def tensors_in(node: Any, path: str) -> list[tuple[str, Tensor]]:
+    """The tensors of a tree with their paths, in the order in which the tree numbers them.
+
+    Raises:
+        UnsupportedState: something in it cannot be saved.
+    """
+    found: list[tuple[str, Tensor]] = []
+
+    def note(path: str, tensor: Tensor) -> int:
+        check_storable(tensor, path)
+        found.append((path, tensor))
+        return len(found) - 1
+
+    tree.encode(node, note, path)
+    return found
+
+
+def content_digest(tensor: Tensor) -> str:
+    """The xxh3-128 of a tensor's bytes in row-major order, whatever its strides."""
+    digest = xxhash.xxh3_128()
+    for piece in pieces(tensor, CHUNK_BYTES):
+        digest.update(piece)
+    return digest.hexdigest()
