@@ -1,0 +1,1 @@
+"""Faults at every operation of saving: what survives them, in gradwire.checkpoint and beside it."""

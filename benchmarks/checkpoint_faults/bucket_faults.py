@@ -1,0 +1,133 @@
+"""Faults of an object store, at every request of a workload."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.checkpoint_faults.bucket import Bucket, BucketPlace, Client, Effect, Request, Stale, over
+from benchmarks.checkpoint_faults.oracle import Verdict, judge
+from benchmarks.checkpoint_faults.places import Course, Workload
+from benchmarks.checkpoint_faults.tally import Tally
+
+NAME = "gradwire on an object store"
+BURST = 6
+FOREVER = 10**9
+
+
+@dataclass(frozen=True)
+class BucketFault:
+    """What goes wrong.
+
+    Args:
+        name: For the table.
+        effect: What strikes.
+        kinds: The requests that it strikes.
+        times: How many such requests in a row.
+        arrives: Requests after which a delayed change is applied; 0 for after the workload.
+    """
+
+    name: str
+    effect: Effect | Stale
+    kinds: tuple[str, ...]
+    times: int = 1
+    arrives: int = 0
+
+
+_ALL = ("put", "get", "info", "list", "delete")
+_CHANGES = ("put", "delete")
+BUCKET_FAULTS = (
+    BucketFault("burst of 503", "503", _ALL, BURST),
+    BucketFault("503 from then on", "503", _ALL, FOREVER),
+    BucketFault("time-outs before the request is applied", "time-out", _ALL, 2),
+    BucketFault("time-out after the request was applied", "time-out after", _CHANGES),
+    BucketFault("time-outs after the request was applied", "time-out after", _CHANGES, 3),
+    BucketFault("time-out, the request is applied 1 request later", "time-out, applied later", _CHANGES, 1, 1),
+    BucketFault("time-out, the request is applied 9 requests later", "time-out, applied later", _CHANGES, 1, 9),
+    BucketFault("time-outs, the requests are applied at the end", "time-out, applied later", _CHANGES, 40),
+    BucketFault("listing stale by 1 change", Stale(1), ("list",)),
+    BucketFault("listing stale by 4 changes", Stale(4), ("list",)),
+    BucketFault("listing stale by 15 changes", Stale(15), ("list",)),
+    BucketFault("listings stale by 4 changes, from then on", Stale(4), ("list",), FOREVER),
+    BucketFault("short read", "short", ("get",)),
+    BucketFault("short reads from then on", "short", ("get",), FOREVER),
+)
+
+
+def kill_everywhere(workload: Workload, tally: Tally, every: int = 1) -> None:
+    """The process is killed before and after each request that changes something."""
+    client = Client(Bucket())
+    course = Course(lambda: over(client), client.log)
+    course.run(workload)
+    bucket = Bucket()
+    replay = Client(bucket)
+    for number, request in enumerate(client.log):
+        if request.changes and number % every == 0:
+            judged(tally, "killed before a request", BucketPlace(bucket), course, number, number, request)
+        _again(replay, request)
+        if request.changes and number % every == 0:
+            judged(tally, "killed after a request", BucketPlace(bucket), course, number, number, request)
+            judged(tally, "killed after a request", BucketPlace(bucket), course, number + 1, number, request)
+
+
+def judged(
+    tally: Tally, kind: str, place: BucketPlace, course: Course, known: int, number: int, request: Request
+) -> None:
+    tally.add(NAME, kind, judge(place, course.at(known)).now, f"request {number} ({request.kind} {request.path})")
+
+
+def _again(client: Client, request: Request) -> None:
+    try:
+        if request.kind == "put":
+            client.pipe_file(request.path, request.data)
+        elif request.kind == "delete":
+            client.rm_file(request.path)
+    except OSError:
+        return
+
+
+def fail_requests(workload: Workload, tally: Tally, every: int = 1) -> None:
+    """Faults at every request (or each `every`-th) while the process goes on."""
+    for fault in BUCKET_FAULTS:
+        for number in itertools.count(0, every):
+            found = fail_request(workload, fault, number)
+            if found is None:
+                break
+            request, verdict = found
+            tally.add(NAME, fault.name, verdict, f"request {number} ({request.kind} {request.path})")
+
+
+def fail_request(workload: Workload, fault: BucketFault, number: int) -> tuple[Request, Verdict] | None:
+    """Let a fault strike from the `number`-th request of its kinds on; None where there are fewer."""
+    bucket, met, since = Bucket(), 0, 0
+    struck: Request | None = None
+
+    def hook(_: int, request: Request) -> Effect | Stale | None:
+        nonlocal met, since, struck
+        since += struck is not None
+        if fault.arrives and since == fault.arrives:
+            bucket.arrive()
+        if request.kind not in fault.kinds or (fault.effect == "short" and not bucket.objects.get(request.path)):
+            return None
+        met += 1
+        if not number < met <= number + fault.times:
+            return None
+        struck = struck or request
+        return fault.effect
+
+    client = Client(bucket, hook)
+    course = Course(lambda: over(client), client.log)
+    course.run(workload)
+    if struck is None:
+        return None
+    if course.untyped:
+        return struck, Verdict("lost", f"an error without a class: {course.untyped}")
+    for settle in (lambda: None, bucket.arrive):
+        verdict = _settled(settle, bucket, course)
+        if verdict.outcome != "survived":
+            break
+    return struck, verdict
+
+
+def _settled(settle: Callable[[], None], bucket: Bucket, course: Course) -> Verdict:
+    settle()
+    return judge(BucketPlace(bucket), course.last).now

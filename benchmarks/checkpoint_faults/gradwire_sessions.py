@@ -1,0 +1,115 @@
+"""gradwire.checkpoint's sessions: a Checkpointer on a simulated place, through its public interface."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from benchmarks.checkpoint_faults.contenders import FOLDER, Altered, checked
+from benchmarks.checkpoint_faults.disk import Disk
+from benchmarks.checkpoint_faults.states import tensors_at
+from gradwire.checkpoint import Checkpointer, CheckpointError, NoCheckpoint, State
+from gradwire.checkpoint.commits import CommitLog
+from gradwire.checkpoint.local import LocalObjects
+from gradwire.checkpoint.store import Objects, Store
+
+_NUMBERS = itertools.count()
+
+
+class Places:
+    """Stores by URL that are simulated: a way in below Store.open, and the only one that the harness takes."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, Callable[[], Objects]] = {}
+        self._open = Store.open
+
+    def add(self, objects: Callable[[], Objects]) -> str:
+        """The URL of a place, for as long as nobody forgets it."""
+        url = f"memory://simulated-{next(_NUMBERS)}"
+        self._places[url] = objects
+        return url
+
+    def forget(self, url: str) -> None:
+        del self._places[url]
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Let URLs of simulated places be opened."""
+
+        def opened(url: str, *rest: Any, **named: Any) -> Store:
+            return Store(url, self._places[url]()) if url in self._places else self._open(url, *rest, **named)
+
+        with mock.patch.object(Store, "open", opened):
+            yield
+
+
+PLACES = Places()
+
+
+class GradwireSession:
+    """A process that saves and restores.
+
+    Args:
+        objects: Opens the place of the store's objects.
+        keep_last: Snapshots kept.
+    """
+
+    name = "gradwire"
+
+    def __init__(self, objects: Callable[[], Objects], keep_last: int = 2) -> None:
+        self._url = PLACES.add(objects)
+        with PLACES.installed():
+            self.checkpointer = Checkpointer(self._url, keep_last=keep_last, keep_best=1)
+
+    def save(self, update: int) -> None:
+        with PLACES.installed():
+            self.checkpointer.save(state_at(update), {"updates": update}, {"eval/loss": 1 / (1 + update % 3)})
+
+    def restore(self) -> int | None:
+        with PLACES.installed():
+            try:
+                state, commit = self.checkpointer.restore()
+            except NoCheckpoint:
+                return None
+        return _checked(state, commit.update)
+
+    def restore_update(self, update: int) -> None:
+        """Go back to an update. Raises CheckpointError where it is not there."""
+        with PLACES.installed():
+            _checked(self.checkpointer.restore(update)[0], update)
+
+    def verify(self) -> list[str]:
+        """Read every commit, part and pack that counts, byte by byte, and compare the states with what was saved."""
+        problems = list(self.checkpointer.damaged)
+        with PLACES.installed():
+            history = CommitLog(Store.open(self._url)).history()
+            problems += map(str, history.damaged.values())
+            for commit in history.ancestry:
+                try:
+                    _checked(Checkpointer(self._url).restore(commit.update)[0], commit.update)
+                except (CheckpointError, Altered) as error:
+                    problems.append(str(error))
+        return problems
+
+    def expects(self, error: Exception) -> bool:
+        return isinstance(error, CheckpointError)
+
+
+def on_disk(disk: Disk) -> GradwireSession:
+    return GradwireSession(lambda: LocalObjects(FOLDER, disk))
+
+
+def state_at(update: int) -> State:
+    tensors = tensors_at(update)
+    return State({"model": tensors, "update": update}, {"residual": tensors["weight"][::2] * 3})
+
+
+def _checked(state: State, update: int) -> int:
+    wanted = state_at(update)
+    whole = checked(dict(state.shared["model"]), f"update {update}") == update == state.shared[
+        "update"
+    ] and state.local["residual"].equal(wanted.local["residual"])
+    if not whole:
+        raise Altered(f"update {update} came back altered")
+    return update
