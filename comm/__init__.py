@@ -5,6 +5,7 @@ from gradwire.comm.attach import attach
 from gradwire.comm.buckets import Bucket
 from gradwire.comm.choices import Choice, Way
 from gradwire.comm.ddp_hook import ddp_hook
+from gradwire.comm.encoded import Encoded, decode
 from gradwire.comm.errors import (
     AttachError,
     BackwardError,
@@ -37,6 +38,7 @@ __all__ = [
     "CollectiveError",
     "CommError",
     "DeepGradientCompression",
+    "Encoded",
     "Fabric",
     "Link",
     "Observer",
@@ -57,6 +59,7 @@ __all__ = [
     "check_replicas",
     "codec_speed",
     "ddp_hook",
+    "decode",
     "gather",
     "measure",
     "price",

@@ -20,6 +20,7 @@ from gradwire.comm.errors import CodecError, CommError
 from gradwire.comm.factors import Rows
 from gradwire.comm.group import give_up, initialized, named, own_group, size_of, timeout_of
 from gradwire.comm.prediction import ALGORITHMS
+from gradwire.comm.recording import Piece, Record
 from gradwire.comm.rounds import Algorithm
 from gradwire.comm.segment import Residual
 from gradwire.comm.staged import Staged
@@ -99,6 +100,7 @@ class AllReduce:
         residuals: Mapping[str, Residual] | None = None,
         update: int | None = None,
         matrices: Sequence[Rows] | None = None,
+        record: Record | None = None,
     ) -> Work | None:
         """Reduce `tensor` (dense, any shape, the same on every rank) in place.
 
@@ -112,6 +114,7 @@ class AllReduce:
             residuals: Error feedback by axis, each of as many elements as `residual_ranges` covers; with "sum" only.
             update: Which one of a run this is, counted from 0, for codecs that change; past their changes where None.
             matrices: Rows of matrices in the tensor, for PowerSGD; the tensor [first axis, all others] where None.
+            record: Keeps this rank's share of what the result follows from.
 
         Returns:
             None; with `async_op` the work to wait for, before which the tensor must not be touched.
@@ -125,6 +128,8 @@ class AllReduce:
         if residuals and op == "mean":
             raise CommError("residuals are in units of the reduced tensor: divide by the ranks first and use op='sum'")
         if not initialized() or self.size == 1:
+            if record is not None:
+                _keep(record, tensor.detach().contiguous())
             return DoneWork() if async_op else None
         self._calls += 1
         carried = _Carried(
@@ -132,6 +137,7 @@ class AllReduce:
             residuals=residuals or {},
             update=sys.maxsize if update is None else update,
             matrices=_whole(tensor) if matrices is None else matrices,
+            record=record,
         )
         work = self._start(self._way(tensor), tensor, op, carried)
         if async_op:
@@ -278,7 +284,7 @@ class AllReduce:
                     tensor.copy_(flat)
 
         if way.native:
-            return self._start_native(flat, op, complete)
+            return self._start_native(flat, op, complete, carried.record)
         elements = flat.view(-1)
         if way.coded and not has_fractions(elements):
             raise CodecError(f"codecs compress floating-point numbers; found {tensor.dtype}. Use an AllReduce without")
@@ -286,14 +292,16 @@ class AllReduce:
         divisor = self.size if op == "mean" else 1
         engine = self._engine(tensor.device, way)
         residuals = carried.residuals if way.coded else {}
-        job = engine(elements, divisor, carried.seed, residuals, carried.update, carried.matrices)
+        job = engine(elements, divisor, carried.seed, residuals, carried.update, carried.matrices, carried.record)
         return StagedWork(job.wait, complete)
 
-    def _start_native(self, flat: Tensor, op: Op, complete: Callable[[], None]) -> Work:
+    def _start_native(self, flat: Tensor, op: Op, complete: Callable[[], None], record: Record | None) -> Work:
         def finish() -> None:
             if op == "mean":
                 with torch.no_grad():
                     flat.div_(self.size)
+            if record is not None:
+                _keep(record, flat)
             complete()
 
         with named("an all-reduce", self.group):
@@ -341,6 +349,14 @@ class _Carried:
     residuals: Mapping[str, Residual] = field(default_factory=dict)
     update: int = sys.maxsize
     matrices: Sequence[Rows] = ()
+    record: Record | None = None
+
+
+def _keep(record: Record, flat: Tensor) -> None:
+    """This rank's share of a tensor that nothing but elements say."""
+    (kept,) = record.begin([Piece(record.raw)], flat)
+    if kept is not None:
+        kept.copy(flat.view(-1)[slice(*record.raw)])
 
 
 def _whole(tensor: Tensor) -> list[Rows]:

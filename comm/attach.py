@@ -36,6 +36,7 @@ def attach(
     bucket_mb: float = 25.0,
     broadcast_buffers: bool = True,
     observer: Observer | None = None,
+    recorded: bool = False,
 ) -> Reducer:
     """Reduce the gradients of `module` over the ranks in every backward from now on. A collective.
 
@@ -51,6 +52,7 @@ def attach(
         broadcast_buffers: Whether buffers follow the first rank's.
         observer: Called with the parameter names and the flat local gradient (read only, any layout with zeros between)
             of each bucket before it is reduced, on every rank.
+        recorded: Whether a single process shall have buckets too, so that its gradients can be recorded and installed.
 
     Raises:
         AttachError: Nothing to train, several devices, or attached already.
@@ -65,7 +67,7 @@ def attach(
         raise AttachError(f"bucket_mb is {bucket_mb}; expected a size in MiB above 0")
     lane = all_reduce.private(device)
     broadcast_parameters(module, lane.group)
-    if lane.size == 1 and observer is None:
+    if lane.size == 1 and observer is None and not recorded:
         return _install(module, Reducer(lane, None, op, (), (), (), None), None, ())
     sparse = sparse_names(module)
     dense = [each for each in trainable if each[0] not in sparse]

@@ -168,6 +168,7 @@ class CodedAllGather(_CodedStage):
         self._post(segment, [(peer, payload) for peer in self._peers], self._rooms(segment), tag)
         if values.numel():
             self._decode(segment, payload, portion.own)
+            segment.keep_payload(self._depth, payload)
 
     def _encode(self, segment: Segment, values: Tensor, start: int, payload: Tensor) -> None:
         super()._encode(segment, values, start, payload)

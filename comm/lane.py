@@ -114,6 +114,8 @@ class Lane:
             self.stages[place].finish(segment, self._tag(segment, place))
             if place + 1 == (len(self.stages) + 1) // 2 and segment.divisor != 1:  # the last sum
                 segment.elements(*segment.portions[-1].own).div_(segment.divisor)
+            if place + 1 == len(self.stages):
+                segment.keep_elements()
 
     def _tag(self, segment: Segment, place: int) -> int:
         return segment.sequence * self._tags + self._offsets[place]

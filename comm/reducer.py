@@ -1,7 +1,7 @@
 """Data parallelism for a module: gradients travel in flat buckets while backward still runs."""
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,16 +11,18 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.utils.hooks import RemovableHandle
 
-from gradwire.comm import postscript
+from gradwire.comm import postscript, recorder
 from gradwire.comm.all_reduce import AllReduce
 from gradwire.comm.buckets import Bucket, Slot
 from gradwire.comm.choices import Choice
 from gradwire.comm.codecs import Bf16
 from gradwire.comm.cycle import Cycle
+from gradwire.comm.encoded import Encoded
 from gradwire.comm.errors import AttachError, BackwardError, CommError
 from gradwire.comm.exposure import Exposure
 from gradwire.comm.group import give_up, rank_of
 from gradwire.comm.postscript import Postscript
+from gradwire.comm.recorder import Recorder
 from gradwire.comm.residuals import Residuals
 from gradwire.comm.sparse import SparseParameter, local_values, reduce_sparse
 from gradwire.comm.telemetry import Traffic
@@ -74,6 +76,7 @@ class Reducer:
         self._reductions = 0
         self._exposure = Exposure(self.buckets[0].flat.device if self.buckets else torch.device("cpu"))
         self._handles: list[RemovableHandle] = []
+        self._recorder: Recorder | None = None
 
     @property
     def synchronizing(self) -> bool:
@@ -157,6 +160,64 @@ class Reducer:
         """The loss will be multiplied with `factor` times what it was (a gradient scaler's new scale over its old)."""
         if factor != 1.0:
             self._residuals.rescale(factor)
+
+    def record(self, on: bool) -> None:
+        """Whether to keep, from the next reduction on, what determines it; see `take_encoded`. On every rank the same.
+
+        Raises:
+            CommError: A parameter has sparse or complex gradients, or a single process was attached without `recorded`.
+        """
+        self.recover()
+        sparse = [each.name for each in self._sparse]
+        ranks, rank = self._all_reduce.size, rank_of(self._all_reduce.group)
+        self._recorder = Recorder(self.buckets, sparse, rank, ranks) if on else None
+
+    def take_encoded(self) -> list[Encoded]:
+        """This rank's shares of the last reduction; `decode` makes each bucket's `gradients` of those of all ranks.
+
+        One for each bucket, or as many as there are codecs where the segments of a bucket end with different ones. The
+        payloads are the caller's. Once they are given back, with `give_back`, a later reduction writes into them.
+
+        Raises:
+            CommError: There is nothing, or it was taken already.
+        """
+        return self._recording.take_encoded()
+
+    def take_presence(self) -> bytes:
+        """Which parameters have a gradient after the last reduction, for `install`: the same on every rank.
+
+        Raises:
+            CommError: There is nothing, or it was taken already.
+        """
+        return self._recording.take_presence()
+
+    def give_back(self, encoded: Iterable[Encoded]) -> None:
+        """The payloads are not needed any more; from any thread, once each."""
+        if self._recorder is not None:
+            self._recorder.give_back(encoded)
+
+    def install(self, flats: Sequence[Tensor], presence: bytes | None = None) -> None:
+        """Have every `p.grad` as the reduction had it that was recorded, which counts as one more. Not a collective.
+
+        What codecs carry over to the next reduction stays as it is.
+
+        Args:
+            flats: For each bucket its `gradients`, decoded.
+            presence: What `take_presence` gave; all parameters have a gradient where None.
+
+        Raises:
+            CommError: They are of another module.
+        """
+        self.recover()
+        recorder.install(self.buckets, flats, presence)
+        self._reductions += 1
+        self._reduced_at = [bucket.flat._version for bucket in self.buckets]
+
+    @property
+    def _recording(self) -> Recorder:
+        if self._recorder is None:
+            raise CommError("nothing is recorded: call record(True) first")
+        return self._recorder
 
     def take_traffic(self) -> dict[str, Traffic]:
         """By axis, what the reductions since the last call cost this rank; see `AllReduce.take_traffic`."""
@@ -261,6 +322,8 @@ class Reducer:
         if self._failure is not None:
             raise CommError(f"this reducer failed before and its ranks are out of step: {self._failure}")
         before_sending = self._before_sending if self._observer else None
+        if self._recorder is not None:
+            self._recorder.begin()
         carry, self._carry = self._carry, ()
         self._residuals.settle()
         self._reductions += 1
@@ -282,6 +345,7 @@ class Reducer:
             residuals=residuals,
             update=self._reductions - 1,
             matrices=bucket.matrices,
+            record=None if self._recorder is None else self._recorder.of(bucket),
         )
 
     def _await_end(self) -> None:
@@ -314,6 +378,8 @@ class Reducer:
             if cycle.present[slot.index] and slot.parameter.grad is None:
                 slot.parameter.grad = slot.view
         self._reduced_at = [bucket.flat._version for bucket in self.buckets]
+        if self._recorder is not None:
+            self._recorder.complete(cycle.present[: len(self._slots)])
 
     def _guard(self, action: Callable[[], None]) -> None:
         """After a broken collective nobody knows what the peers have: refuse to go on."""

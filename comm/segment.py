@@ -10,6 +10,7 @@ from torch import Tensor
 from gradwire.comm.factors import Rows
 from gradwire.comm.layout import Portion
 from gradwire.comm.power_sgd import LowRank
+from gradwire.comm.recording import Kept
 from gradwire.comm.transport import Exchange
 
 
@@ -102,6 +103,7 @@ class Segment:
         measured: Whether the relative error of the codecs is measured on it.
         update: How many updates were reduced before, for codecs that change in the course of a run.
         matrices: Rows of matrices in the tensor, for axes that are reduced in low rank.
+        kept: Where the bytes go that this rank keeps of it, if it does.
     """
 
     flat: Tensor
@@ -114,6 +116,7 @@ class Segment:
     measured: bool
     update: int = 0
     matrices: tuple[Rows, ...] = ()
+    kept: Kept | None = None
     scratch: Scratch = field(default_factory=Scratch)
     exchanges: dict[str, Exchange] = field(default_factory=dict)
 
@@ -123,6 +126,16 @@ class Segment:
     def take(self, name: str, count: int, dtype: torch.dtype | None = None) -> Tensor:
         """Scratch memory on the tensor's device, in its dtype unless another is given."""
         return self.scratch.take(name, count, dtype or self.flat.dtype, self.flat.device)
+
+    def keep_payload(self, depth: int, payload: Tensor) -> None:
+        """What this rank, as an owner, sent to everyone along the axis at `depth`."""
+        if self.kept is not None and self.kept.piece.depth == depth:
+            self.kept.copy(payload)
+
+    def keep_elements(self) -> None:
+        """The segment is reduced."""
+        if self.kept is not None and self.kept.piece.depth is None:
+            self.kept.copy(self.elements(*self.kept.piece.span))
 
     def sent(self) -> None:
         """Wait until everything that was sent may be touched."""

@@ -20,6 +20,7 @@ from gradwire.comm.low_rank_stage import LowRankStage
 from gradwire.comm.pieces import cut
 from gradwire.comm.power_sgd import PowerSGD
 from gradwire.comm.program import granule
+from gradwire.comm.recording import Kept, Record, piece
 from gradwire.comm.rounds import Algorithm
 from gradwire.comm.segment import Job, Residual, Segment
 from gradwire.comm.stages import NativeStage, RoundsStage, Stage
@@ -77,6 +78,7 @@ class Staged:
         residuals: Mapping[str, Residual],
         update: int = 0,
         matrices: Sequence[Rows] = (),
+        record: Record | None = None,
     ) -> Job:
         """Begin to sum a one-dimensional contiguous tensor over the ranks, in place.
 
@@ -87,9 +89,11 @@ class Staged:
             residuals: By axis, of the length that `residual_ranges` adds up to.
             update: For codecs that change in the course of a run: which update this is, counted from 0.
             matrices: Rows of matrices in the tensor, for the axis that is reduced in low rank.
+            record: Where this rank's share of what the result follows from is kept.
         """
         plan = self._plan(flat.numel(), flat.itemsize)
         job = Job(len(plan))
+        kept = [None] * len(plan) if record is None else self._begin(record, flat, update)
         begins = dict.fromkeys(self.codecs, 0)
         batches: list[list[Segment]] = [[] for _ in self._lanes]
         for place, (turn, held) in enumerate(plan):
@@ -110,12 +114,27 @@ class Staged:
                 seed % len(plan) == place,
                 update,
                 tuple(matrices),
+                kept[place],
             )
             batches[turn].append(segment)
             self._sequence += 1
         for lane, batch in zip(self._lanes, batches, strict=True):
             lane.submit(batch)
         return job
+
+    def _begin(self, record: Record, flat: Tensor, update: int) -> list[Kept | None]:
+        codecs = {axis: codec.at(update) for axis, codec in self.codecs.items() if isinstance(codec, Codec)}
+        pieces = [
+            piece(
+                place // len(self._orders),
+                held,
+                [self._lines[axis] for axis in self._orders[turn]],
+                [codecs.get(axis) for axis in self._orders[turn]],
+                record.raw,
+            )
+            for place, (turn, held) in enumerate(self._plan(flat.numel(), flat.itemsize))
+        ]
+        return record.begin(pieces, flat)
 
     def residual_ranges(self, axis: str, count: int, itemsize: int) -> list[Range]:
         """The elements of a tensor of `count` that this rank encodes along `axis`, in the order of its residual."""

@@ -6,7 +6,7 @@ from gradwire.comm.codecs.fp8 import Fp8
 from gradwire.comm.codecs.fp16 import Fp16
 from gradwire.comm.codecs.int4 import Int4
 from gradwire.comm.codecs.int8 import Int8
-from gradwire.comm.codecs.names import NAMES, named
+from gradwire.comm.codecs.names import NAMES, named, read, spelled
 from gradwire.comm.codecs.none import NoCodec
 from gradwire.comm.codecs.random_k import RandomK
 from gradwire.comm.codecs.sign import Sign
@@ -27,4 +27,6 @@ __all__ = [
     "SparseCodec",
     "TopK",
     "named",
+    "read",
+    "spelled",
 ]
