@@ -60,6 +60,8 @@ def _recorded(rank, all_reduce, count, dtype, op):
     size = dist.get_world_size()
     record = Record(0, count, rank, size, CPU)
     tensor = torch.randn(count, generator=torch.Generator().manual_seed(rank)).to(dtype)
+    if rank == 0 and dtype != torch.float32:
+        tensor[count // 2 : count // 2 + 1] = float("nan")
     all_reduce(tensor, op, update=3, record=record)
     shares = _everyones(record.take()).get(0, [])
     again = torch.full_like(tensor, 7)
