@@ -1,0 +1,179 @@
+"""Reading the journal: which updates count after a commit, and what they consumed."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from gradwire.checkpoint.commit import Commit, Seal
+from gradwire.checkpoint.commits import CommitLog, History
+from gradwire.checkpoint.errors import DamagedCheckpoint, NoCheckpoint
+from gradwire.checkpoint.journal import LONGEST_ENTRY, Entry, Place, journal_folder, parse_journal_entry
+from gradwire.checkpoint.lineage import Stretch, lineage
+from gradwire.checkpoint.store import Store
+
+log = logging.getLogger(__name__)
+
+Names = Mapping[int, tuple[str, ...]]
+
+
+class JournalReader:
+    """The updates that were journalled after a commit, as they were when the reader was made.
+
+    An update counts if the entries of all its ranks are there and verify, and so do those of all updates between the
+    commit and it. Epochs follow each other as their claims say: of each, only what was made up to the update that its
+    successor went on from counts.
+
+    Args:
+        store: The store.
+        base: The commit; restoring begins there.
+
+    Raises:
+        DamagedCheckpoint: the claim of an epoch that has a journal cannot be read, so that it is not known what counts.
+        UnsupportedFormat: a commit or a claim was written in a newer format.
+        StoreError: the store did not answer.
+    """
+
+    def __init__(self, store: Store, base: Commit) -> None:
+        self._store = store
+        self._base = base
+        folders = _folders(store)
+        history = CommitLog(store).history()
+        _check_claims(history, folders, base)
+        found = {
+            stretch: _listed(store, folders.get(stretch.epoch, ()), stretch)
+            for stretch in lineage(history.epochs, base)
+        }
+        self._epochs: dict[int, int] = {}
+        self._names: dict[int, tuple[str, ...]] = {}
+        for stretch, updates in found.items():
+            self._follow(stretch, updates)
+
+    def _follow(self, stretch: Stretch, updates: Mapping[int, list[str]]) -> None:
+        update = stretch.first
+        if update != self._base.update + 1 + len(self._names):
+            return
+        while (stretch.last is None or update <= stretch.last) and (names := _whole(updates.get(update, []))):
+            self._names[update] = names
+            self._epochs[update] = stretch.epoch
+            update += 1
+
+    @property
+    def base(self) -> Commit:
+        return self._base
+
+    @property
+    def names(self) -> Names:
+        """The objects of each update, one for each rank, in order; of the updates whose entries are there.
+
+        What one rank has listed, the others can hand to `read_update`.
+        """
+        return MappingProxyType(self._names)
+
+    def updates(self) -> list[int]:
+        """The updates that count; every entry is read and verified.
+
+        Raises:
+            UnsupportedFormat, StateTooLarge, StoreError: an entry could not be read.
+        """
+        return [update for update, _ in self.entries()]
+
+    def entries(self) -> Iterator[tuple[int, list[Entry]]]:
+        """Each update that counts with its entries, one for each rank, in order. Ends with a warning before damage.
+
+        Raises:
+            UnsupportedFormat, StateTooLarge, StoreError: an entry could not be read.
+        """
+        for update in self._names:
+            try:
+                entries = self.read(update)
+            except DamagedCheckpoint as error:
+                log.warning("the journal after update %d does not count: %s", update - 1, error)
+                return
+            yield update, entries
+
+    def read(self, update: int) -> list[Entry]:
+        """The entries of an update, one for each rank, in order, verified.
+
+        Raises:
+            NoCheckpoint: the update is not in the journal.
+            DamagedCheckpoint: an entry is missing or altered.
+            UnsupportedFormat, StateTooLarge, StoreError: an entry could not be read.
+        """
+        if update not in self._names:
+            last = self._base.update + len(self._names)
+            raise NoCheckpoint(
+                f"{self._store.url}: update {update} is not in the journal; it has updates {self._base.update + 1} to "
+                f"{last} after the snapshot of update {self._base.update}"
+                if self._names
+                else f"{self._store.url}: there is no journal after the snapshot of update {self._base.update}"
+            )
+        return read_update(self._store, self._names[update])
+
+    def seal(self, update: int) -> Seal:
+        """What a writer that goes on from an update seals: see CommitWriter.continue_from.
+
+        Raises:
+            NoCheckpoint: it is neither the base's nor in the journal.
+        """
+        if update == self._base.update:
+            return Seal(self._base.sequence, self._base.epoch, update)
+        if update not in self._epochs:
+            raise NoCheckpoint(f"{self._store.url}: update {update} is not in the journal")
+        return Seal(self._base.sequence, self._epochs[update], update)
+
+
+def read_update(store: Store, names: Sequence[str]) -> list[Entry]:
+    """The entries of the objects of an update, verified; errors as of JournalReader.read."""
+    return [
+        parse_journal_entry(store.get(name, LONGEST_ENTRY), Place.of(name), f"{store.url}: {name}") for name in names
+    ]
+
+
+def _folders(store: Store) -> dict[int, list[int]]:
+    """The bases under which each epoch has a folder."""
+    bases: dict[int, list[int]] = defaultdict(list)
+    for base in store.folders("journal"):
+        for folder in store.folders(base):
+            bases[_number(folder)].append(_number(base))
+    return dict(bases)
+
+
+def _number(folder: str) -> int:
+    return int(folder.rpartition("/")[2])
+
+
+def _check_claims(history: History, folders: Mapping[int, list[int]], base: Commit) -> None:
+    known = {epoch.sequence for epoch in history.epochs}
+    continued = {epoch.seals.epoch for epoch in history.epochs if epoch.seals}
+    for epoch in sorted(continued.union(folders)):
+        if epoch > base.epoch and epoch not in known:
+            reason = history.damaged.get(epoch, "it is missing")
+            raise DamagedCheckpoint(
+                f"{history.url}: the claim of epoch {epoch} cannot be read ({reason}), so it is not known "
+                f"which updates count after that of the snapshot, {base.update}"
+            )
+
+
+def _listed(store: Store, bases: Sequence[int], stretch: Stretch) -> dict[int, list[str]]:
+    """Names of the entries of a stretch, by update."""
+    updates: dict[int, list[str]] = defaultdict(list)
+    for base in bases:
+        for name in store.list(journal_folder(base, stretch.epoch)):
+            if Place.of(name).update >= stretch.first:
+                updates[Place.of(name).update].append(name)
+    return updates
+
+
+def _whole(names: Sequence[str]) -> tuple[str, ...]:
+    """The names in the order of their ranks if they are one for each, else none."""
+    places = {Place.of(name).rank: name for name in names}
+    sizes = {Place.of(name).world_size for name in names}
+    if (
+        len(sizes) != 1
+        or len(names) != len(places)
+        or sorted(places) != list(range(len(names)))
+        or {len(names)} != sizes
+    ):
+        return ()
+    return tuple(places[rank] for rank in range(len(names)))
