@@ -98,6 +98,8 @@ COMMS = {  # how gradients travel, by name: every codec between two pretended ho
         "comm/codec@comm.codecs.local=top_k",
         "comm/codec@comm.codecs.node=int4",
     ],
+    "codec int4, one update late": [_HOSTS, "comm/codec@comm.codecs.node=int4", "comm.overlap=update"],
+    "one update late": ["comm=native", "comm.overlap=update"],
     "codec top_k on a ring": ["comm=ring", "comm/codec@comm.codecs.ring=top_k", "comm.codecs.ring.ratio=0.1"],
     "codec sign on a torus": ["comm=torus", "comm/codec@comm.codecs.y=sign"],
     "ring": ["comm=ring"],

@@ -1,7 +1,7 @@
 """Data parallelism and collectives over named axes of links."""
 
 from gradwire.comm.all_reduce import AllReduce
-from gradwire.comm.attach import attach
+from gradwire.comm.attach import Overlap, attach
 from gradwire.comm.buckets import Bucket
 from gradwire.comm.choices import Choice, Way
 from gradwire.comm.ddp_hook import ddp_hook
@@ -43,6 +43,7 @@ __all__ = [
     "Link",
     "Observer",
     "Op",
+    "Overlap",
     "PowerSGD",
     "Price",
     "ProgramError",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ from gradwire.comm.all_reduce import AllReduce
 from gradwire.comm.buckets import Slot, lay_out
 from gradwire.comm.buffers import BufferBroadcast
 from gradwire.comm.codecs.codec import Codec
+from gradwire.comm.delayed import DelayedReducer
 from gradwire.comm.errors import AttachError
 from gradwire.comm.group import control_device, own_group
 from gradwire.comm.postscript import Postscript
@@ -23,6 +24,8 @@ from gradwire.comm.reducer import Observer, Reducer
 from gradwire.comm.replicas import broadcast_parameters
 from gradwire.comm.sparse import SparseParameter, sparse_names
 from gradwire.comm.works import Op, check_op
+
+Overlap = Literal["backward", "update"]
 
 _FIRST_BUCKET = 1 << 20  # bytes; small, so that sending begins early in backward
 _WORTH_COMPILING = 16 << 20  # bytes of gradients from which on compiling the codecs saves more time than it takes
@@ -37,6 +40,7 @@ def attach(
     broadcast_buffers: bool = True,
     observer: Observer | None = None,
     recorded: bool = False,
+    overlap: Overlap = "backward",
 ) -> Reducer:
     """Reduce the gradients of `module` over the ranks in every backward from now on. A collective.
 
@@ -53,39 +57,41 @@ def attach(
         observer: Called with the parameter names and the flat local gradient (read only, any layout with zeros between)
             of each bucket before it is reduced, on every rank.
         recorded: Whether a single process shall have buckets too, so that its gradients can be recorded and installed.
+        overlap: Under what gradients travel: "backward" is the one that computes them. With "update" they travel until
+            the end of the next one as well, and come one update late; see `DelayedReducer`.
 
     Raises:
-        AttachError: Nothing to train, several devices, or attached already.
+        AttachError: Nothing to train, several devices, or attached already; sparse gradients that are to come late.
         ReplicaMismatch: The ranks' modules differ.
         CollectiveError: A peer died or did not answer in time.
     """
     parameters = list(module.named_parameters())
     trainable = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
     device = _check(module, trainable)
+    _check_overlap(overlap, sparse_names(module))
     check_op(op, trainable[0][1])
     if bucket_mb <= 0:
         raise AttachError(f"bucket_mb is {bucket_mb}; expected a size in MiB above 0")
     lane = all_reduce.private(device)
     broadcast_parameters(module, lane.group)
-    if lane.size == 1 and observer is None and not recorded:
+    if lane.size == 1 and observer is None and not recorded and overlap == "backward":
         return _install(module, Reducer(lane, None, op, (), (), (), None), None, ())
     sparse = sparse_names(module)
     dense = [each for each in trainable if each[0] not in sparse]
-    buckets = lay_out(dense, _limits(dense, bucket_mb), _tail(dense, device, lane))
+    limits, tail = _limits(dense, bucket_mb), _tail(dense, device, lane)
+    buckets = lay_out(dense, limits, tail)
     if sum(bucket.size for bucket in buckets) >= _WORTH_COMPILING:
         for codec in lane.codecs.values():
             if isinstance(codec, Codec):
                 codec.prepare(device)
     lane.tune([bucket.flat.nbytes for bucket in buckets], device)
-    reducer = Reducer(
-        lane,
-        _control_group(lane, device),
-        op,
-        buckets,
-        [SparseParameter(*each) for each in trainable if each[0] in sparse],
-        [(name, parameter) for name, parameter in parameters if not parameter.requires_grad],
-        observer,
-    )
+    control = _control_group(lane, device)
+    frozen = [(name, parameter) for name, parameter in parameters if not parameter.requires_grad]
+    if overlap == "update":
+        reducer: Reducer = DelayedReducer(lane, control, op, (buckets, lay_out(dense, limits, tail)), frozen, observer)
+    else:
+        by_rows = [SparseParameter(*each) for each in trainable if each[0] in sparse]
+        reducer = Reducer(lane, control, op, buckets, by_rows, frozen, observer)
     buffers = BufferBroadcast(module, lane.group) if broadcast_buffers and lane.size > 1 else None
     return _install(module, reducer, buffers, [parameter for name, parameter in trainable if name in sparse])
 
@@ -107,6 +113,16 @@ def _check(module: nn.Module, trainable: list[tuple[str, nn.Parameter]]) -> torc
         found = ", ".join(sorted(map(str, devices)))
         raise AttachError(f"parameters are on {found}; expected one device, and none of them 'meta'")
     return devices.pop()
+
+
+def _check_overlap(overlap: str, sparse: set[str]) -> None:
+    if overlap not in get_args(Overlap):
+        raise AttachError(f"overlap is {overlap!r}; expected one of {', '.join(get_args(Overlap))}")
+    if overlap == "update" and sparse:
+        raise AttachError(
+            f"{', '.join(sorted(sparse))} has sparse gradients, which cannot come one update late: create the "
+            "embedding with sparse=False, or use overlap='backward'"
+        )
 
 
 def _limits(parameters: list[tuple[str, nn.Parameter]], bucket_mb: float) -> tuple[int, int]:

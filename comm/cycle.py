@@ -55,6 +55,11 @@ class Cycle:
         self._postscript = postscript
         self._works: list[Work | None] = []
         self._presence: dist.Work | None = None
+        self._held = False
+
+    def hold(self) -> None:
+        """Send nothing before `send`."""
+        self._held = True
 
     @property
     def aborted(self) -> list[int]:
@@ -71,7 +76,7 @@ class Cycle:
         """The local gradient of `slot` lies in its bucket; send what that completes."""
         self.present[slot.index] = 1
         self._waiting_for[slot.bucket] -= 1
-        if not self._waiting_for[slot.bucket] and slot.bucket == len(self._works):
+        if not self._waiting_for[slot.bucket] and slot.bucket == len(self._works) and not self._held:
             self._send_complete()
 
     def complete(self, take: Callable[[Slot], None]) -> None:
@@ -83,13 +88,21 @@ class Cycle:
         Raises:
             CollectiveError: Names the bucket's parameters.
         """
+        self.fill(take)
+        self.send()
+        self.wait()
+
+    def fill(self, take: Callable[[Slot], None]) -> None:
+        """Backward is over: in what was not sent yet there are zeros for the gradients that this rank does not have."""
         for bucket in self._buckets[len(self._works) :]:
             for slot in bucket.slots:
                 if not self.present[slot.index]:
                     self._fill(slot, take)
             self._waiting_for[bucket.index] = 0
+
+    def send(self) -> None:
+        """Send what is left and has been filled."""
         self._send_complete()
-        self._wait()
 
     def abandon(self) -> None:
         """Take part in what the peers wait for, and tell them that this rank's gradients are worthless."""
@@ -98,7 +111,7 @@ class Cycle:
             self.present[self._gradients + self._rank] = 1
         self._waiting_for = [0] * len(self._buckets)
         self._send_complete()
-        self._wait()
+        self.wait()
 
     def _fill(self, slot: Slot, take: Callable[[Slot], None]) -> None:
         if slot.parameter.grad is None:
@@ -125,7 +138,12 @@ class Cycle:
         with named("exchanging which gradients exist", self._control):
             self._presence = dist.all_reduce(everyone, dist.ReduceOp.SUM, group=self._control, async_op=True)
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Wait for everything that was sent, and for what the ranks tell each other.
+
+        Raises:
+            CollectiveError: Names the bucket's parameters.
+        """
         for bucket, work in zip(self._buckets, self._works, strict=True):
             assert work is not None
             try:

@@ -219,6 +219,9 @@ class Reducer:
             raise CommError("nothing is recorded: call record(True) first")
         return self._recorder
 
+    def drain(self) -> None:
+        """Wait until nothing is under way: nothing is between two updates, unless gradients come late."""
+
     def take_traffic(self) -> dict[str, Traffic]:
         """By axis, what the reductions since the last call cost this rank; see `AllReduce.take_traffic`."""
         return self._all_reduce.take_traffic()
@@ -422,7 +425,8 @@ class Reducer:
 
 _UNCLEARED = (
     "gradients of the last backward were reduced already and not cleared: with op='sum' they would be counted once for "
-    "every rank. Clear them before this backward, or run all but the last backward under no_sync()"
+    "every rank, with overlap='update' once more. Clear them before this backward, or run all but the last backward "
+    "under no_sync()"
 )
 _TWICE = (
     "{name} received a second gradient in one backward (it is used in more than one reentrant checkpoint). Use "

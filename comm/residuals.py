@@ -59,10 +59,19 @@ class Residuals:
         """Whether what was reduced is finite; None where nothing is to be settled."""
         return None if self._unsettled is None else all(map(bool, self._unsettled))
 
-    def reduced(self) -> None:
-        """All buckets were reduced: note whether they are finite, in case nobody says whether the update is kept."""
+    @property
+    def settled(self) -> bool:
+        """Whether there is nothing that `settle` would decide."""
+        return self._unsettled is None
+
+    def reduced(self, buckets: Sequence[Bucket] | None = None) -> None:
+        """All were reduced: note whether they are finite, in case nobody says whether the update is kept.
+
+        Args:
+            buckets: Where the gradients lie, if in other memory than that of the buckets given at first.
+        """
         if self._ranges or self._arrears:
-            self._unsettled = [torch.isfinite(bucket.gradients.sum()) for bucket in self.buckets]
+            self._unsettled = [torch.isfinite(bucket.gradients.sum()) for bucket in buckets or self.buckets]
 
     def settle(self, kept: bool | None = None) -> None:
         """The update was kept, or its gradient thrown away; where None, it is taken to be kept if it was finite."""

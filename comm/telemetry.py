@@ -86,6 +86,18 @@ def _added(meters: Sequence[Meter]) -> Traffic:
     return added
 
 
+def together(costs: Sequence[Traffic]) -> Traffic:
+    """Several as one; the error is the mean of theirs."""
+    errors = [cost.error for cost in costs if cost.error is not None]
+    return Traffic(
+        sent=sum(cost.sent for cost in costs),
+        encoding=sum(cost.encoding for cost in costs),
+        decoding=sum(cost.decoding for cost in costs),
+        waiting=sum(cost.waiting for cost in costs),
+        error=sum(errors) / len(errors) if errors else None,
+    )
+
+
 def energy(values: Tensor) -> Tensor:
     """The squared norm, float64."""
     norm: Tensor = torch.linalg.vector_norm(values, dtype=torch.float64)

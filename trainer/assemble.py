@@ -192,6 +192,7 @@ def build_strategy(config: Node, context: WorkerContext, allow: tuple[str, ...] 
         device=context.device,
         bucket_mb=comm["bucket_mb"],
         control=context.control,
+        overlap=comm["overlap"],
     )
     return strategy
 

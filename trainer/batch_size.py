@@ -115,7 +115,7 @@ class _Survey:
             make_optimizer(config, model, allow),
             build_plan(config, data, allow),
             loss=component(config["loss"], allow) if config["loss"] else None,
-            strategy=build_strategy(config, context, allow),
+            strategy=build_strategy({**config, "comm": {**config["comm"], "overlap": "backward"}}, context, allow),
             settings=replace(settings, noise_scale_every=None, max_time=None),
             stop_requested=lambda: context.stop.requested or self.trainer.clock.updates + 1 >= self._updates,
             beat=context.watchdog.beat,

@@ -33,6 +33,12 @@ class NoiseError(TrainerError):
     """The gradient noise scale cannot be measured on what was given."""
 
 
+class OverlapError(TrainerError):
+    """Gradients are to come one update late, and something needs them at once."""
+
+    exit_code = 2
+
+
 class WriteError(TrainerError):
     """A file that the command was to write cannot be written, which showed only when the work was done."""
 

@@ -11,12 +11,14 @@ from gradwire.schedulers import Clock, Measured
 from gradwire.trainer.decisions import CODEC, NOISE_SCALE
 from gradwire.trainer.errors import StateMismatchError
 from gradwire.trainer.optimizers import load_named_state, named_state
+from gradwire.trainer.update import without_requests
 
 if TYPE_CHECKING:
     from gradwire.trainer.trainer import Trainer
 
 log = logging.getLogger("gradwire")
 Own = Mapping[str, Any]  # what a rank carries over beside what all share
+_IN_FLIGHT = "in_flight"  # the gradient that is under way where they come late; the same on every rank
 
 
 def capture(trainer: "Trainer") -> State:
@@ -34,7 +36,11 @@ def capture(trainer: "Trainer") -> State:
         "noise_scale": trainer.measuring.state_dict(),
         "pending": trainer.pending,
     }
-    return State(shared=shared, local=trainer.strategy.state_dict())
+    local = trainer.strategy.state_dict()
+    in_flight = local.pop(_IN_FLIGHT, None)
+    if in_flight is not None:
+        shared[_IN_FLIGHT] = {**in_flight, "carried": without_requests(in_flight["carried"])}
+    return State(shared=shared, local=local)
 
 
 def put_back_model(trainer: "Trainer", state: State) -> None:
@@ -71,7 +77,19 @@ def put_back(
             f"the snapshot holds no {missing}: another version wrote it. Resume with that one, or begin a run from its "
             "weights with model.init"
         ) from missing
-    _put_back_own(trainer, state.local, everyone, moved)
+    in_flight = {key: value for key, value in state.shared.items() if key == _IN_FLIGHT}
+    if in_flight and not trainer.strategy.late:
+        log.warning(
+            "the gradient that was under way at update %d is dropped: gradients do not come late now",
+            trainer.clock.updates,
+        )
+        in_flight = {}
+    _put_back_own(
+        trainer,
+        {**state.local, **in_flight},
+        lambda: [{**own, **in_flight} for own in ([state.local] if everyone is None else everyone())],
+        moved,
+    )
 
 
 def _put_back(trainer: "Trainer", state: State) -> None:
@@ -108,12 +126,12 @@ def _check_within_plan(trainer: "Trainer") -> None:
         )
 
 
-def _put_back_own(trainer: "Trainer", own: Own, everyone: Callable[[], Sequence[Own]] | None, moved: bool) -> None:
+def _put_back_own(trainer: "Trainer", own: Own, everyone: Callable[[], Sequence[Own]], moved: bool) -> None:
     """What codecs lost so far, to this rank or, where ranks or axes are others, so that the sum over ranks stays."""
     strategy = trainer.strategy
     fits = not moved and strategy.load_state_dict(own)
     if not all(int(each) for each in strategy.gather(torch.tensor([int(fits)]))):
-        dropped = strategy.load_state_dicts([own] if everyone is None else everyone())
+        dropped = strategy.load_state_dicts(everyone())
         if dropped is not None:
             log.warning("what codecs lost before update %d is dropped: %s", trainer.clock.updates, dropped)
     for axis in strategy.tolerances():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -17,6 +18,7 @@ from gradwire.trainer.data import Feed, SampleStream, UpdateBatch, training_set,
 from gradwire.trainer.data.feed import few_shapes, fewest_passes
 from gradwire.trainer.decisions import ALL_REDUCE, CODEC, NOISE_SCALE, Decision, DecisionLog
 from gradwire.trainer.ema import MovingAverage
+from gradwire.trainer.errors import OverlapError
 from gradwire.trainer.evaluation import EvaluationInterrupted, Evaluator, TextSamples
 from gradwire.trainer.loggers.base import Logger, RunInfo
 from gradwire.trainer.losses import Loss, loss_for
@@ -97,6 +99,9 @@ class Trainer:
         self._evaluate_every = Every(settings.evaluate_every, plan)
         self._check_every = Every(settings.check_replicas_every, plan)
         measure_every = settings.noise_scale_every or (EVERY if plan.measures else None)
+        if self.strategy.late:
+            self._check_late()
+            measure_every = None
         self.measuring = Measuring(Every(measure_every, plan), settings.noise_scale_decay, needed=plan.measures)
         self._communication = Communication(self.strategy)
         self.pending: dict[str, Any] | None = None  # a record whose evaluation was interrupted
@@ -104,6 +109,15 @@ class Trainer:
         self._restored_update: int | None = None
         self._saved_update = -1
         self._timed = (0.0, 0)  # seconds and tokens of training since the last record
+
+    def _check_late(self) -> None:
+        """Refuse what needs the gradients of an update in that update."""
+        if self.plan.measures:
+            raise OverlapError("the plan follows the noise scale, which is not measured where gradients come late")
+        if self.precision.scaler is not None:
+            raise OverlapError(
+                "fp16 scales the loss, and gradients that come late have another scale: use bf16 or fp32"
+            )
 
     def _build_updater(self, stop_requested: Callable[[], bool]) -> Updater:
         return Updater(
@@ -284,13 +298,14 @@ class Trainer:
 
     def _measure(self, step: Step, outcome: Outcome) -> dict[str, Any]:
         """The metrics of the update just done; the loss is the mean over the whole global batch."""
-        total = self.strategy.start_sum(outcome.loss_sum.cpu().reshape(1)).wait()
+        mine = torch.tensor([outcome.loss_sum.item(), outcome.counted], dtype=torch.float64)
+        total, targets = self.strategy.start_sum(mine).wait().tolist()
         seconds, tokens = self._timed
         self._timed = (0.0, 0)
         record = (
             self._position()
             | {
-                "train/loss": total.item() / max(outcome.targets, 1),
+                "train/loss": total / max(targets, 1),
                 "lr": step.lr,
                 "batch_size": step.batch_size,
                 "grad_norm": outcome.grad_norm,
@@ -402,6 +417,7 @@ class Trainer:
 
     def _finish(self, status: Status) -> Result:
         self.save("end" if status == "done" else "preempted")
+        self.strategy.drain()
         for callback in self.callbacks.values():
             callback.on_end(self, status)
         self._stop_loggers(status)

@@ -1,6 +1,6 @@
 """One optimizer update: micro-batches in, identical weights on every rank out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
@@ -27,7 +27,8 @@ class Outcome:
 
     Args:
         loss_sum: This rank's summed loss, float64 on the rank's device.
-        targets: Valid targets of the whole global batch.
+        counted: Valid targets of this rank that it sums over.
+        targets: Valid targets of the whole global batch whose gradient this is.
         grad_norm: Euclidean norm of the averaged gradient before clipping.
         skipped: Whether the gradient was not finite and the weights stayed as they were.
         stop: Whether any rank was asked to stop.
@@ -36,6 +37,7 @@ class Outcome:
     """
 
     loss_sum: Tensor
+    counted: int
     targets: int
     grad_norm: float
     skipped: bool
@@ -115,21 +117,23 @@ class Updater:
 
     def differentiate(self, batch: UpdateBatch, update: int, meter: Meter | None = None) -> Outcome:
         """The first half of an update: afterwards the parameters hold the gradient of the whole batch, not clipped."""
-        loss_sum = self._accumulate(batch, update, meter)
-        targets, stop, due = self._strategy.carried()
-        scale, correction = self._precision.scale, self._divisor(batch.step) / max(targets, 1)
+        loss_sum, counted = self._accumulate(batch, update, meter)
+        targets, stop, due, divisor = self._strategy.carried()
+        scale, correction = self._precision.scale, divisor / max(targets, 1)
         self._precision.unscale(self._optimizer)
-        if correction != 1:
-            torch._foreach_mul_(self._gradients(), correction)
+        gradients = self._gradients()
+        if correction != 1 and gradients:
+            torch._foreach_mul_(gradients, correction)
         norm = self._gradient_norm()
         finite = torch.isfinite(norm).item() is True
         norms = None if meter is None else self._norms(meter, batch.step, targets, scale / correction, finite=finite)
-        return Outcome(loss_sum, targets, norm.item(), not finite, stop > 0, due > 0, norms)
+        return Outcome(loss_sum, counted, targets, norm.item(), not finite, stop > 0, due > 0, norms)
 
     def _divisor(self, step: Step) -> int:
         """What losses are divided by before backward: the targets of the global batch, if every sample has as many.
 
-        How many there really are is known with the gradients, which are corrected by the ratio then.
+        How many there really are is known with the gradients, which are corrected by the ratio then. The divisor comes
+        with them as well: where they come late, the batches may have another size by then.
         """
         return max(step.batch_size * self._targets, 1)
 
@@ -146,13 +150,13 @@ class Updater:
         whole = dict(zip(meter.groups, summed[-groups:].tolist(), strict=True))
         return lambda: meter.norms(summed[:-groups], whole, step.batch_size, targets, scale)
 
-    def _accumulate(self, batch: UpdateBatch, update: int, meter: Meter | None) -> Tensor:
-        """Forward and backward of every micro-batch; the summed loss."""
+    def _accumulate(self, batch: UpdateBatch, update: int, meter: Meter | None) -> tuple[Tensor, int]:
+        """Forward and backward of every micro-batch; the summed loss, and over how many targets."""
         device = self._strategy.device
         counts = [self._loss.count(micro.batch) * micro.weight for micro in batch.micro_batches]
-        flags = (int(self._stop_requested()), int(self._strategy.rank == 0 and self._due()))
-        self._strategy.carry([sum(counts), *flags])
-        divisor = self._divisor(batch.step)
+        first, divisor = self._strategy.rank == 0, self._divisor(batch.step)
+        flags = (int(self._stop_requested()), int(first and self._due()))
+        self._strategy.carry([sum(counts), *flags, divisor if first else 0])
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         last = len(batch.micro_batches) - 1
         for index, micro in enumerate(batch.micro_batches):
@@ -163,7 +167,7 @@ class Updater:
                     loss = self._loss(self._model, move(micro.batch, device)) * micro.weight
                 self._precision.backward(loss / divisor)
             loss_sum += loss.detach()
-        return loss_sum
+        return loss_sum, sum(counts)
 
     def _gradients(self) -> list[Tensor]:
         return [parameter.grad for parameter in self._parameters if parameter.grad is not None]
@@ -174,6 +178,11 @@ class Updater:
     def _refuse(self, batch: UpdateBatch, loss_sum: Tensor, update: int) -> None:
         if self._non_finite == "skip":
             return
+        if self._strategy.late:
+            raise NonFiniteError(
+                f"update {update}: the gradient, which is that of the update before (comm.overlap=update), holds NaN "
+                f"or infinity. {_ADVICE}"
+            )
         mine = torch.tensor([int(torch.isfinite(loss_sum).item())])
         culprits = [str(rank) for rank, finite in enumerate(self._strategy.gather(mine)) if not int(finite)]
         if not culprits and self._precision.can_lower_the_scale:
@@ -182,6 +191,16 @@ class Updater:
         first, size = batch.first_ordinal, batch.step.batch_size
         raise NonFiniteError(
             f"update {update}: the gradient holds NaN or infinity ({own}; samples {first} to {first + size - 1}). "
-            "Look for NaN in the data, lower optimizer.lr, or set non_finite=skip to leave such updates out and count "
-            "them"
+            f"{_ADVICE}"
         )
+
+
+_ADVICE = (
+    "Look for NaN in the data, lower optimizer.lr, or set non_finite=skip to leave such updates out and count them"
+)
+
+
+def without_requests(carried: Sequence[int]) -> list[int]:
+    """What is carried with a gradient that a snapshot keeps: what its process was asked to do is over with that."""
+    targets, _, _, divisor = carried
+    return [targets, 0, 0, divisor]

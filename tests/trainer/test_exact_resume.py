@@ -28,6 +28,7 @@ CASES = [
     Case("convnet", "bf16", 2, 3, "SIGTERM"),
     Case("decoder", "fp32", 2, 6, "SIGKILL", "noise_scale"),
     Case("decoder", "fp16", 4, 1, "SIGKILL", comm="codec top_k within hosts, int4 between"),
+    Case("decoder", "fp32", 4, 1, "SIGKILL", comm="codec int4, one update late"),
 ]
 
 

@@ -63,6 +63,26 @@ def _low_rank_misfits(comm: Node, coded: Mapping[str, str], sending: list[str]) 
             )
 
 
+def too_late(config: Node, follows: str | None) -> Iterator[Fault]:
+    """What cannot be where gradients are applied one update late.
+
+    Args:
+        config: As `Checker` gave it back.
+        follows: The key of what follows the noise scale; None where nothing does.
+    """
+    if config["comm"]["overlap"] != "update":
+        return
+    instead = "comm.overlap=backward"
+    if config["strategy"][TARGET].endswith(".Single"):
+        yield Fault("comm.overlap", "update is for strategy=ddp: Single has nothing that could be delayed", instead)
+    if config["precision"] == "fp16":
+        message = "update cannot follow the scale of the loss in fp16: use precision=bf16 or fp32, or write backward"
+        yield Fault("comm.overlap", message, instead)
+    if follows:
+        message = f"update leaves nothing to measure the noise scale on, and {follows} follows it: write backward"
+        yield Fault("comm.overlap", message, instead)
+
+
 def remarks(comm: Node, processes: int, world_size: int) -> Iterator[str]:
     """What is no mistake and still should be known, one line each."""
     axes, coded = axes_of(comm, processes, world_size), coded_axes(comm)

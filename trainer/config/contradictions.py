@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradwire.trainer.config.communication import misfits
+from gradwire.trainer.config.communication import misfits, too_late
 from gradwire.trainer.config.construction import refused
 from gradwire.trainer.config.fit import refused_plan, unfit
-from gradwire.trainer.config.measuring import unmeasurable
+from gradwire.trainer.config.measuring import measured_part, unmeasurable
 from gradwire.trainer.config.values import Fault
 
 Config = Mapping[str, Any]
@@ -57,6 +57,8 @@ def contradictions(config: Config, allow_targets: tuple[str, ...], machine: Mach
     """
     machine = machine or Machine.here(config["launch"])
     faults = contradictions_of_evaluation(config, allow_targets, machine)
+    if not faults:
+        faults += too_late(config, measured_part(config, allow_targets))
     return faults or [*unmeasurable(config, allow_targets, machine.world_size, machine.gpus)]
 
 

@@ -22,7 +22,7 @@ def unmeasurable(config: Config, allow: tuple[str, ...], world_size: int, gpus: 
         world_size: Workers altogether.
         gpus: GPUs of this machine.
     """
-    key = _measured_part(config, allow)
+    key = measured_part(config, allow)
     if key is None:
         return
     yield from _too_rarely(config, allow, key)
@@ -33,9 +33,12 @@ def unmeasurable(config: Config, allow: tuple[str, ...], world_size: int, gpus: 
 
 
 def never_measured(config: Config, allow: tuple[str, ...]) -> Iterator[str]:
-    """A note where the noise scale is to be measured, for the metrics alone, after the end of the run."""
+    """A note where the noise scale is to be measured, for the metrics alone, and never is."""
     every = config["noise_scale"]["every"]
-    if every is None or _measured_part(config, allow) is not None:
+    if every is None or measured_part(config, allow) is not None:
+        return
+    if config["comm"]["overlap"] == "update":
+        yield "note: the noise scale is not measured where gradients come one update late (comm.overlap=update)"
         return
     found = _interval_and_run(config, allow)
     if found is not None and found[0] > found[1]:
@@ -45,7 +48,7 @@ def never_measured(config: Config, allow: tuple[str, ...]) -> Iterator[str]:
         )
 
 
-def _measured_part(config: Config, allow: tuple[str, ...]) -> str | None:
+def measured_part(config: Config, allow: tuple[str, ...]) -> str | None:
     """The key of what follows the noise scale; None where nothing does."""
     from gradwire.schedulers import Constant, Coupling
 

@@ -139,6 +139,8 @@ class CommSection:
         rotate: Whether segments take the axes in turned orders, so that the links of all axes of a torus work at once.
         segment_mb: Size of the pieces that flow through the axes one behind the other, MiB; null is by the codecs.
         bucket_mb: Size of the flat buckets that gradients travel in, MiB.
+        overlap: What hides the reduction: backward is the one that computes the gradients; update is the whole next
+            update, and gradients are applied one update late.
         timeout: Wall-clock time that a peer may keep this rank waiting; null takes the process group's.
         codecs: What compresses each axis; its options: comm/codec@comm.codecs.AXIS=int8.
     """
@@ -148,6 +150,7 @@ class CommSection:
     rotate: bool = False
     segment_mb: Annotated[float, Range(gt=0)] | None = None
     bucket_mb: Annotated[float, Range(gt=0)] = 25.0
+    overlap: Literal["backward", "update"] = "backward"
     timeout: Annotated[Duration, Measured("wall-clock")] | None = None
     codecs: dict[str, Annotated[Node, Builds("gradwire.comm.compression.Compression", group="comm/codec")]] = field(
         default_factory=dict

@@ -40,6 +40,11 @@ class Strategy(Protocol):
     world_size: int
     device: torch.device
 
+    @property
+    def late(self) -> bool:
+        """Whether backward leaves the gradients of the update before, and none in the first one."""
+        ...
+
     def prepare(self, model: nn.Module) -> nn.Module:
         """Place the model on this rank's device and arrange that backward reduces its gradients by summing."""
         ...
@@ -53,7 +58,7 @@ class Strategy(Protocol):
         ...
 
     def carried(self) -> list[int]:
-        """The sums, once the backward that reduces is over."""
+        """The sums that belong to the gradients, once the backward that reduces is over; zeros while there are none."""
         ...
 
     def settle(self, kept: bool) -> None:
@@ -62,6 +67,10 @@ class Strategy(Protocol):
 
     def rescale(self, factor: float) -> None:
         """Gradients come multiplied with `factor` from now on, compared with before."""
+        ...
+
+    def drain(self) -> None:
+        """Wait until no gradient is under way. A collective."""
         ...
 
     def cost(self) -> Cost:

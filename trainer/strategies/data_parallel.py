@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gradwire.comm import AllReduce, Choice, CommError, Reducer, attach, check_replicas
+from gradwire.comm import AllReduce, Choice, CommError, Overlap, Reducer, attach, check_replicas
 from gradwire.trainer.strategies.base import Cost
 
 
@@ -31,6 +31,7 @@ class DataParallel:
         device: This rank's device.
         bucket_mb: Size of the flat buckets that gradients travel in, MiB.
         control: Group for the small exchanges beside the gradients (a CPU backend); the default group where None.
+        overlap: Under what gradients travel: `backward`, or until the end of that of the next `update`, and come late.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class DataParallel:
         device: torch.device,
         bucket_mb: float = 25.0,
         control: dist.ProcessGroup | None = None,
+        overlap: Overlap = "backward",
     ) -> None:
         self.device = device
         self.rank = dist.get_rank()
@@ -46,12 +48,17 @@ class DataParallel:
         self._all_reduce = all_reduce
         self._bucket_mb = bucket_mb
         self._control = control
+        self._overlap: Overlap = overlap
         self._reducer: Reducer | None = None
 
     def prepare(self, model: nn.Module) -> nn.Module:
         model.to(self.device)
-        self._reducer = attach(model, self._all_reduce, op="sum", bucket_mb=self._bucket_mb)
+        self._reducer = attach(model, self._all_reduce, op="sum", bucket_mb=self._bucket_mb, overlap=self._overlap)
         return model
+
+    @property
+    def late(self) -> bool:
+        return self._overlap == "update"
 
     @property
     def reducer(self) -> Reducer:
@@ -73,6 +80,9 @@ class DataParallel:
 
     def rescale(self, factor: float) -> None:
         self.reducer.rescale(factor)
+
+    def drain(self) -> None:
+        self.reducer.drain()
 
     def cost(self) -> Cost:
         exposed = self.reducer.take_exposed()

@@ -29,6 +29,7 @@ class Single:
 
     rank = 0
     world_size = 1
+    late = False
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -51,6 +52,9 @@ class Single:
 
     def rescale(self, factor: float) -> None:
         """Nothing is carried over."""
+
+    def drain(self) -> None:
+        """Nothing is sent."""
 
     def cost(self) -> Cost:
         return Cost()
