@@ -1,5 +1,6 @@
 """Snapshots of training runs: verified, published whole or not at all, on a disk or an object store."""
 
+from gradwire.checkpoint.background import Saving
 from gradwire.checkpoint.checkpointer import Checkpointer
 from gradwire.checkpoint.commit import Commit
 from gradwire.checkpoint.errors import (
@@ -18,6 +19,7 @@ from gradwire.checkpoint.errors import (
     WorldSizeMismatch,
     WriterFenced,
 )
+from gradwire.checkpoint.policy import Policy, Standing
 from gradwire.checkpoint.state import State
 from gradwire.checkpoint.weights import load_weights
 
@@ -29,6 +31,9 @@ __all__ = [
     "DamagedCheckpoint",
     "MissingObject",
     "NoCheckpoint",
+    "Policy",
+    "Saving",
+    "Standing",
     "State",
     "StateTooLarge",
     "StoreError",

@@ -7,13 +7,15 @@ from typing import Any, Literal
 
 import torch.distributed as dist
 
+from gradwire.checkpoint.background import Background, Saving, Stage
 from gradwire.checkpoint.commit import Commit, Reason
 from gradwire.checkpoint.commits import CommitLog
 from gradwire.checkpoint.epochs import CommitWriter
+from gradwire.checkpoint.policy import Policy, Standing
 from gradwire.checkpoint.ranks import Ranks
 from gradwire.checkpoint.restoring import Restorer, load_everything, load_state
 from gradwire.checkpoint.retention import Pruner, Retention
-from gradwire.checkpoint.saving import Saver
+from gradwire.checkpoint.saving import Request, Saver
 from gradwire.checkpoint.state import State
 from gradwire.checkpoint.store import Store
 
@@ -31,10 +33,13 @@ class Checkpointer:
         best: The metric that tells the best; lower is better.
         writer: Names this writer for people; host and process where None.
         group: A torch.distributed process group whose ranks save and restore together; None for one process.
+        stage: What `start` does first: `copy` copies the state, and training goes on while the copy is written; with
+            `none` it takes no memory and returns when the snapshot is durable.
+        policy: What becomes of a run whose snapshots, begun with `start`, fail.
 
     Raises:
         StoreError: the URL cannot be a store.
-        ValueError: nothing would be kept.
+        ValueError: nothing would be kept, or there is no such stage.
     """
 
     def __init__(
@@ -45,13 +50,16 @@ class Checkpointer:
         best: str = "eval/loss",
         writer: str | None = None,
         group: dist.ProcessGroup | None = None,
+        stage: Stage = "copy",
+        policy: Policy = Policy(),  # noqa: B008 - frozen
     ) -> None:
         retention = Retention(keep_last, keep_best, best)
         self._store = Store.open(os.fspath(url))
         self._ranks = Ranks(group)
         self._log = CommitLog(self._store)
         self._writer = CommitWriter(self._store, writer or f"{socket.gethostname()}:{os.getpid()}")
-        self._saver = Saver(self._store, self._ranks, self._writer, Pruner(self._store, retention))
+        self._saver = Saver(self._store, self._writer, Pruner(self._store, retention))
+        self._background = Background(self._saver, self._ranks, stage, policy)
         self._restorer = Restorer(self._store, self._ranks)
 
     def save(
@@ -76,7 +84,47 @@ class Checkpointer:
             WriterFenced: another writer has taken the store over.
             CheckpointError: a rank no longer answers.
         """
-        return self._saver.save(state, clock, metrics or {}, reason)
+        return self._background.save(state, Request(dict(clock), dict(metrics or {}), reason))
+
+    def start(
+        self,
+        state: State,
+        clock: Mapping[str, int | float],
+        metrics: Mapping[str, float] | None = None,
+        *,
+        reason: Reason = "interval",
+    ) -> Saving:
+        """Begin a snapshot; returns once the state may change again. All ranks call it; arguments as in `save`.
+
+        One snapshot is under way at a time: this waits for the one before, and answers for its failure by the policy.
+        With CUDA, tensors are copied as the current stream leaves them, and it goes on after the copy.
+
+        Raises:
+            CheckpointWriteError: the snapshot before failed, on every rank, and the policy does not let the run go on.
+                The last commit stays.
+            WriterFenced: another writer has taken the store over.
+            CheckpointError: a rank no longer answers.
+        """
+        return self._background.start(state, Request(dict(clock), dict(metrics or {}), reason))
+
+    @property
+    def standing(self) -> Standing:
+        """What failed snapshots call for; the same on every rank after each `start`, `save` and `restore`."""
+        return self._background.standing
+
+    def close(self) -> None:
+        """Wait for the snapshot under way, and free what was kept for the next one. All ranks call it.
+
+        Raises:
+            CheckpointError: as `start`.
+        """
+        self._background.close()
+
+    def __enter__(self) -> "Checkpointer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._background.close(quiet=kind is not None)
 
     def restore(self, ref: int | Literal["latest"] = "latest") -> tuple[State, Commit]:
         """Read a snapshot, every byte verified; later saves continue from it. All ranks call it.
@@ -92,11 +140,12 @@ class Checkpointer:
             StateTooLarge: it does not fit into memory.
             StoreError: the store cannot be read.
         """
+        self._background.settle(quiet=True)
         state, commit = self._restorer.restore(
             ref, lambda commit: load_state(self._store, commit, self._ranks.rank, self._ranks.size)
         )
         self._writer.continue_from(commit)
-        self._saver.continue_from(commit)
+        self._saver.continue_from(self._ranks, commit)
         return state, commit
 
     def restore_resized(
@@ -107,9 +156,10 @@ class Checkpointer:
         Raises:
             CheckpointError: as `restore`, less WorldSizeMismatch.
         """
+        self._background.settle(quiet=True)
         (shared, locals_), commit = self._restorer.restore(ref, lambda commit: load_everything(self._store, commit))
         self._writer.continue_from(commit)
-        self._saver.continue_from(commit)
+        self._saver.continue_from(self._ranks, commit)
         return shared, locals_, commit
 
     @property

@@ -136,8 +136,8 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
     """First byte and end of a tensor's elements in its storage."""
-    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    start = tensor.storage_offset() * tensor.dtype.itemsize
+    steps = sum(int((size - 1) * stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    start = int(tensor.storage_offset()) * tensor.dtype.itemsize
     return start, start + (steps + 1) * tensor.dtype.itemsize
 
 
@@ -152,7 +152,7 @@ def _view(
 ) -> Tensor:
     """Another view of a tensor's storage, from byte `position` on."""
     empty = torch.empty(0, dtype=dtype, device=tensor.device)
-    return empty.set_(tensor.untyped_storage(), position // dtype.itemsize, shape, strides)  # type: ignore[call-overload, no-any-return]
+    return empty.set_(tensor.untyped_storage(), position // dtype.itemsize, shape, strides)
 
 
 def _packed_strides(tensor: Tensor) -> tuple[int, ...]:

@@ -1,124 +1,191 @@
 """Saving together: packs, then parts, then the commit; all ranks succeed or none does."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from gradwire.checkpoint import tree
+from gradwire.checkpoint import errors, tree
 from gradwire.checkpoint.commit import LONGEST_COMMIT, Commit, Reason, parse_entry
 from gradwire.checkpoint.epochs import CommitWriter, Draft
 from gradwire.checkpoint.errors import CheckpointError, CheckpointWriteError, StoreFull, UnsupportedState, WriterFenced
 from gradwire.checkpoint.known import Known
-from gradwire.checkpoint.ranks import Ranks, RanksFailed
+from gradwire.checkpoint.ranks import Failure, Ranks, RanksFailed
 from gradwire.checkpoint.restoring import recall
 from gradwire.checkpoint.retention import Pruner
 from gradwire.checkpoint.shares import share_out
 from gradwire.checkpoint.snapshot import PartRef, PartWriter
+from gradwire.checkpoint.space import Demand, check, demand
+from gradwire.checkpoint.staging import bytes_of
 from gradwire.checkpoint.state import State
 from gradwire.checkpoint.store import Store
 
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Request:
+    """What a snapshot is to say beside the state; fields as Checkpointer.save describes them."""
+
+    clock: Mapping[str, int | float]
+    metrics: Mapping[str, float]
+    reason: Reason
+
+
 class Saver:
-    """Saves snapshots, with all ranks of a group.
+    """Saves snapshots, with all ranks of a group; one at a time.
 
     Args:
         store: Where they go.
-        ranks: Who saves.
         writer: Commits them, on rank 0.
         pruner: Removes old ones, on rank 0.
     """
 
-    def __init__(self, store: Store, ranks: Ranks, writer: CommitWriter, pruner: Pruner) -> None:
+    def __init__(self, store: Store, writer: CommitWriter, pruner: Pruner) -> None:
         self._store = store
-        self._ranks = ranks
         self._writer = writer
         self._pruner = pruner
         self._known = Known()
+        self._written_per_byte: float | None = 1.0  # of the last snapshot; None after a restore, until the first one
+        self._warned: set[str] = set()
 
-    def save(
-        self, state: State, clock: Mapping[str, int | float], metrics: Mapping[str, float], reason: Reason
-    ) -> Commit:
-        """Save one snapshot; arguments and errors as in Checkpointer.save."""
-        part = PartWriter(self._store, self._ranks.rank, self._known)
+    def save(self, ranks: Ranks, source: Callable[[], State], request: Request) -> Commit:
+        """Save one snapshot; errors as in Checkpointer.save.
+
+        Args:
+            ranks: Who saves.
+            source: Returns the state, which nobody changes meanwhile; what it raises fails the snapshot on all ranks.
+            request: What else is said.
+        """
+        part = PartWriter(self._store, ranks.rank, self._known)
         try:
-            self._ranks.on_first(lambda: self._begin(clock, metrics))
-            owners = share_out(self._ranks, state.shared)
-            answers = self._ranks.together(lambda: self._write(part, state, owners))
+            state, nbytes = self._begin(ranks, source, request)
+            owners = share_out(ranks, state.shared)
+            answers = ranks.together(lambda: self._write(part, state, owners))
         except RanksFailed as error:
-            self._abandon(part)
-            raise _write_error(error, self._store.url) from error.__cause__
+            self._abandon(ranks, part)
+            raise _write_error(error, self._store.url) from _cause(error)
         try:
-            commit = self._publish(answers, clock, metrics, reason)
+            commit = self._publish(ranks, answers, request)
         except RanksFailed as error:
             if error.failures[0].kind == StoreFull.__name__:  # anything else may yet turn out to be a commit
-                self._abandon(part)
-            raise _write_error(error, self._store.url) from error.__cause__
+                self._abandon(ranks, part)
+            raise _write_error(error, self._store.url) from _cause(error)
         part.committed()
-        if self._ranks.rank == 0:
-            self._prune(commit)
+        self._written_per_byte = sum(answer["written"] for answer in answers) / max(nbytes, 1)
+        if ranks.rank == 0:
+            self._warn_of_gaps(commit)
         return commit
 
-    def continue_from(self, commit: Commit) -> None:
-        """Do not write again what the restored snapshot has already."""
-        recall(self._known, self._store, commit, self._ranks.rank, self._ranks.size)
+    def prune(self, ranks: Ranks, commit: Commit) -> None:
+        """Remove old snapshots, after the newest commit; failures are logged."""
+        if ranks.rank != 0:
+            return
+        try:
+            self._pruner.prune(commit.sequence)
+        except CheckpointError as error:
+            log.warning("update %d was saved, but old snapshots were not removed: %s", commit.update, error)
 
-    def _begin(self, clock: Mapping[str, int | float], metrics: Mapping[str, float]) -> None:
-        _check_numbers("clock", clock)
-        _check_numbers("metrics", metrics)
-        if not isinstance(clock.get("updates"), int) or clock["updates"] < 0:
-            raise UnsupportedState("clock must count 'updates', a whole number of at least 0: {'updates': 100, …}")
-        self._writer.claim()
+    def check_room(self, ranks: Ranks, state: State) -> None:
+        """Look for room for a state before anything is done for it.
+
+        Raises:
+            CheckpointWriteError: there is none; its cause is StoreFull.
+            CheckpointError: a rank no longer answers.
+        """
+        try:
+            self._find_room(ranks.together(lambda: self._demand(ranks, state)))
+        except RanksFailed as error:
+            raise _write_error(error, self._store.url) from _cause(error)
+
+    def continue_from(self, ranks: Ranks, commit: Commit) -> None:
+        """Do not write again what the restored snapshot has already."""
+        recall(self._known, self._store, commit, ranks.rank, ranks.size)
+        self._written_per_byte = None
+
+    def _begin(self, ranks: Ranks, source: Callable[[], State], request: Request) -> tuple[State, int]:
+        """The state, and its bytes on all ranks, once it is known to be of the right kind and to have room."""
+        states: list[State] = []
+
+        def begin() -> dict[str, Any]:
+            if ranks.rank == 0:
+                _check_request(request)
+                self._writer.claim()
+            states.append(_checked(source()))
+            return self._demand(ranks, states[0])
+
+        answers = ranks.together(begin)
+        self._find_room(answers)
+        return states[0], sum(answer["bytes"] for answer in answers)
+
+    def _demand(self, ranks: Ranks, state: State) -> dict[str, Any]:
+        nbytes = bytes_of(state.local) + (bytes_of(state.shared) if ranks.rank == 0 else 0)
+        asked = demand(self._store.url, nbytes)
+        return {"bytes": nbytes, "demand": asked and asked.to_json()}
+
+    def _find_room(self, answers: list[dict[str, Any]]) -> None:
+        """Raise RanksFailed, on every rank, where the snapshot does not fit if it shrinks as much as the last one."""
+        if self._written_per_byte is None:
+            return
+        found = [Demand(**answer["demand"]) for answer in answers if answer["demand"] is not None]
+        try:
+            check(self._store.url, [each.times(self._written_per_byte) for each in found])
+        except StoreFull as error:
+            raise RanksFailed([Failure(0, type(error).__name__, str(error))]) from error
 
     def _write(self, part: PartWriter, state: State, owners: Sequence[int] | None) -> dict[str, Any]:
-        for name, tree_ in (("shared", state.shared), ("local", state.local)):
-            if not isinstance(tree_, Mapping):
-                raise UnsupportedState(
-                    f"{name} is a {type(tree_).__name__}; a state is a dict with names for its parts"
-                )
         ref = part.write(state.shared, state.local, owners)
-        return {"part": [ref.digest, ref.size], "shared": list(state.shared), "local": list(state.local)}
+        return {
+            "part": [ref.digest, ref.size],
+            "written": part.written,
+            "shared": list(state.shared),
+            "local": list(state.local),
+            "not_captured": list(state.not_captured),
+        }
 
-    def _publish(
-        self,
-        answers: list[dict[str, Any]],
-        clock: Mapping[str, int | float],
-        metrics: Mapping[str, float],
-        reason: Reason,
-    ) -> Commit:
+    def _publish(self, ranks: Ranks, answers: list[dict[str, Any]], request: Request) -> Commit:
         draft = Draft(
-            reason=reason,
-            clock=dict(clock),
-            metrics=dict(metrics),
-            world_size=self._ranks.size,
-            captured={
-                "shared": tuple(map(str, answers[0]["shared"])),
-                "local": tuple(dict.fromkeys(str(name) for answer in answers for name in answer["local"])),
-            },
+            reason=request.reason,
+            clock=dict(request.clock),
+            metrics=dict(request.metrics),
+            world_size=ranks.size,
+            captured={"shared": _names(answers[:1], "shared"), "local": _names(answers, "local")},
             parts=tuple(PartRef(rank, *answer["part"]) for rank, answer in enumerate(answers)),
+            not_captured=_names(answers, "not_captured"),
         )
 
         def publish() -> tuple[int, str]:
             commit = self._writer.publish(draft)
             return commit.sequence, commit.to_bytes().decode("ascii")
 
-        sequence, text = self._ranks.on_first(publish)
+        sequence, text = ranks.on_first(publish)
         return _parsed(text, sequence)
 
-    def _abandon(self, part: PartWriter) -> None:
+    def _abandon(self, ranks: Ranks, part: PartWriter) -> None:
         """Free what the failed snapshot took, if no commit (of ours or of a writer that took over) can be using it."""
         try:
-            if self._ranks.on_first(self._writer.holds):
-                self._ranks.together(part.discard)
+            if ranks.on_first(self._writer.holds):
+                ranks.together(part.discard)
         except (RanksFailed, CheckpointError) as error:
             log.warning("%s: what the failed snapshot left behind stays for now: %s", self._store.url, error)
 
-    def _prune(self, commit: Commit) -> None:
-        try:
-            self._pruner.prune(commit.sequence)
-        except CheckpointError as error:
-            log.warning("update %d was saved, but old snapshots were not removed: %s", commit.update, error)
+    def _warn_of_gaps(self, commit: Commit) -> None:
+        new = [name for name in commit.not_captured if name not in self._warned]
+        self._warned.update(new)
+        if new:
+            log.warning(
+                "%s: has state that is not captured, which a resumed run begins anew: %s",
+                self._store.url,
+                ", ".join(new),
+            )
+
+
+def _check_request(request: Request) -> None:
+    _check_numbers("clock", request.clock)
+    _check_numbers("metrics", request.metrics)
+    updates = request.clock.get("updates")
+    if not isinstance(updates, int) or updates < 0:
+        raise UnsupportedState("clock must count 'updates', a whole number of at least 0: {'updates': 100, …}")
 
 
 def _check_numbers(name: str, values: Mapping[str, Any]) -> None:
@@ -126,6 +193,17 @@ def _check_numbers(name: str, values: Mapping[str, Any]) -> None:
         if not isinstance(key, str) or isinstance(value, bool) or not isinstance(value, int | float):
             raise UnsupportedState(f"{name} must map names to numbers, found {key!r}: {value!r}")
         tree.encode_scalar(value, f"{name}.{key}")
+
+
+def _checked(state: State) -> State:
+    for name, tree_ in (("shared", state.shared), ("local", state.local)):
+        if not isinstance(tree_, Mapping):
+            raise UnsupportedState(f"{name} is a {type(tree_).__name__}; a state is a dict with names for its parts")
+    return state
+
+
+def _names(answers: list[dict[str, Any]], kind: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(name) for answer in answers for name in answer[kind]))
 
 
 def _parsed(text: str, sequence: int) -> Commit:
@@ -138,3 +216,14 @@ def _parsed(text: str, sequence: int) -> Commit:
 def _write_error(error: RanksFailed, url: str) -> CheckpointWriteError:
     kind = WriterFenced if error.failures[0].kind == WriterFenced.__name__ else CheckpointWriteError
     return kind(f"{url}: no snapshot was committed, the last commit stays. {error}")
+
+
+def _cause(error: RanksFailed) -> BaseException:
+    """The first failure as an error of its class, on the rank where it happened and on all others."""
+    first = error.failures[0]
+    own = error.__cause__
+    return (
+        own
+        if own is not None and type(own).__name__ == first.kind
+        else getattr(errors, first.kind, CheckpointError)(first.reason)
+    )

@@ -114,6 +114,11 @@ class PartWriter:
             self._created.append(part.name)
         return part
 
+    @property
+    def written(self) -> int:
+        """Bytes of the packs that are new in the store."""
+        return sum(pack.size for pack in self._packs.packs if pack.name in self._packs.created)
+
     def committed(self) -> None:
         """Know what was written: the snapshot counts."""
 

@@ -26,6 +26,10 @@ class Demand:
     free: int
     needed: int
 
+    def times(self, factor: float) -> "Demand":
+        """The same, should that many bytes be written for each one."""
+        return Demand(self.place, self.free, int(self.needed * factor))
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -87,7 +87,7 @@ class Staging:
 
     def _stream(self, device: torch.device) -> torch.cuda.Stream:
         if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device)
+            self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         return self._streams[device]
 
 
@@ -148,7 +148,8 @@ class _Memory:
 
     def release(self) -> None:
         if self._pinned and len(self._block):
-            torch.cuda.cudart().cudaHostUnregister(self._block.data_ptr())
+            cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            cudart.cudaHostUnregister(self._block.data_ptr())
         self._block = torch.empty(0, dtype=torch.uint8)
 
     def _allocated(self, size: int) -> Tensor:
@@ -160,5 +161,6 @@ class _Memory:
             )
         block = torch.empty(size, dtype=torch.uint8)
         if self._pinned and size:  # registered: torch's allocator of pinned memory rounds up to a power of two
-            torch.cuda.check_error(int(torch.cuda.cudart().cudaHostRegister(block.data_ptr(), size, 0)))
+            cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            torch.cuda.check_error(int(cudart.cudaHostRegister(block.data_ptr(), size, 0)))
         return block

@@ -32,6 +32,23 @@ def files(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.fixture
+def nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Free space is not looked at beforehand, as on an object store."""
+    monkeypatch.setattr("gradwire.checkpoint.saving.demand", lambda *_: None)
+
+
+def test_a_snapshot_for_which_there_is_no_room_is_not_begun(small_disk: Path) -> None:
+    checkpointer = Checkpointer(str(small_disk))
+    checkpointer.save(state_at(1), {"updates": 1})
+    before = files(small_disk)
+    with pytest.raises(CheckpointWriteError, match=r"rank 0: .*No space left on device for this.*Free space") as raised:
+        checkpointer.save(State({"model": torch.randn(10 * 2**18)}), {"updates": 2})
+    assert isinstance(raised.value.__cause__, StoreFull)
+    assert files(small_disk) == before
+
+
+@pytest.mark.usefixtures("nobody_looks")
 @pytest.mark.parametrize("megabytes", [20, 80])
 def test_a_full_disk_is_a_clear_error_and_the_previous_snapshot_stays(small_disk: Path, megabytes: int) -> None:
     checkpointer = Checkpointer(str(small_disk))
@@ -50,6 +67,7 @@ def test_a_full_disk_is_a_clear_error_and_the_previous_snapshot_stays(small_disk
     assert checkpointer.restore()[1].update == 3
 
 
+@pytest.mark.usefixtures("nobody_looks")
 def test_a_disk_that_fills_up_at_the_commit_keeps_the_previous_snapshot(small_disk: Path) -> None:
     checkpointer = Checkpointer(str(small_disk))
     checkpointer.save(state_at(1), {"updates": 1})

@@ -24,21 +24,30 @@ try:
 except NoCheckpoint:
     update = 0
 print("ready", flush=True)
+before = None
 while True:
     update += 1
-    checkpointer.save(state_at(update, 2_000_000), {"updates": update}, {"eval/loss": 1 / update})
-    print(update, flush=True)
+    if sys.argv[2] == "save":
+        checkpointer.save(state_at(update, 2_000_000), {"updates": update}, {"eval/loss": 1 / update})
+        print(update, flush=True)
+    else:
+        saving = checkpointer.start(state_at(update, 2_000_000), {"updates": update}, {"eval/loss": 1 / update})
+        if before is not None:
+            print(before.wait().update, flush=True)
+        before = saving
 """
 
 
 @pytest.mark.slow
-def test_kill_9_at_random_moments_leaves_the_newest_commit_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("call", "unheard"), [("save", 1), ("start", 2)])
+def test_kill_9_at_random_moments_leaves_the_newest_commit_whole(call: str, unheard: int, tmp_path: Path) -> None:
     moments = random.Random(0)
     acknowledged = 0
-    for _ in range(10):
+    for _ in range(7):
         log = tmp_path / "log"
         with log.open("w") as out:
-            process = subprocess.Popen([sys.executable, "-c", SAVER, str(tmp_path / "store")], stdout=out, cwd=ROOT)
+            command = [sys.executable, "-c", SAVER, str(tmp_path / "store"), call]
+            process = subprocess.Popen(command, stdout=out, cwd=ROOT)
         while "ready" not in log.read_text() and process.poll() is None:
             time.sleep(0.02)
         time.sleep(moments.uniform(0.0, 0.6))
@@ -52,10 +61,10 @@ def test_kill_9_at_random_moments_leaves_the_newest_commit_whole(tmp_path: Path)
             assert acknowledged == 0
             continue
         assert checkpointer.damaged == ()
-        assert commit.update in (acknowledged, acknowledged + 1)
+        assert acknowledged <= commit.update <= acknowledged + unheard
         assert same_state(state, state_at(commit.update, 2_000_000))
         acknowledged = commit.update  # what was restored here stays, also where nobody had told of it
-    assert acknowledged > 5
+    assert acknowledged > 3
     resumed = Checkpointer(str(tmp_path / "store"), keep_last=2)
     update = resumed.restore()[1].update + 1
     resumed.save(state_at(update), {"updates": update})
