@@ -307,7 +307,7 @@ class AllReduce:
         with named("an all-reduce", self.group):
             work = self._backend_all_reduce(flat)
         assert work is not None
-        return NativeWork(work, self.group, finish)
+        return NativeWork(work, self.group, flat, finish)
 
     def _backend_all_reduce(self, flat: Tensor) -> dist.Work | None:
         group = self.group or dist.group.WORLD

@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from gradwire.comm.buckets import Bucket, Slot
 from gradwire.comm.errors import CollectiveError
-from gradwire.comm.group import named
+from gradwire.comm.group import await_release, named
 from gradwire.comm.postscript import Postscript
 from gradwire.comm.works import Work
 
@@ -54,6 +55,7 @@ class Cycle:
         self._carry = carry
         self._postscript = postscript
         self._works: list[Work | None] = []
+        self._everyone: Tensor | None = None  # who has which gradient, once it is sent
         self._presence: dist.Work | None = None
         self._held = False
 
@@ -132,11 +134,11 @@ class Cycle:
             self._start_exchange()
 
     def _start_exchange(self) -> None:
-        if self._presence is not None or self._ranks == 1:
+        if self._everyone is not None or self._ranks == 1:
             return
-        everyone = torch.frombuffer(self.present, dtype=torch.int64)
+        self._everyone = torch.frombuffer(self.present, dtype=torch.int64)
         with named("exchanging which gradients exist", self._control):
-            self._presence = dist.all_reduce(everyone, dist.ReduceOp.SUM, group=self._control, async_op=True)
+            self._presence = dist.all_reduce(self._everyone, dist.ReduceOp.SUM, group=self._control, async_op=True)
 
     def wait(self) -> None:
         """Wait for everything that was sent, and for what the ranks tell each other.
@@ -158,6 +160,8 @@ class Cycle:
             else:
                 everyone = [self._ranks] * self._gradients + [0] * self._ranks
                 self.present = array("q", everyone + sums)
-        if self._presence is not None:
+        if self._presence is not None and self._everyone is not None:
             with named("exchanging which gradients exist", self._control):
                 self._presence.wait()
+            self._presence = None
+            await_release(self._everyone)

@@ -1,5 +1,6 @@
 """What is needed of torch's process groups: size and rank, groups of one's own, and errors that say what failed."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -75,7 +76,23 @@ def gather_rows(row: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     rows = [torch.empty_like(here) for _ in range(size_of(group))]
     with named("gathering a small tensor", group):
         dist.all_gather(rows, here, group=group)
+    await_release(here, *rows)
     return torch.stack(rows).cpu()
+
+
+def await_release(*tensors: Tensor) -> None:
+    """After a collective, wait for the moment until the backend's thread has let go of tensors made for it alone.
+
+    Else that thread may be the last to hold one: it takes the interpreter's lock to free it, and one that comes for the
+    lock while the interpreter ends aborts the process.
+    """
+    mine = [tensor for tensor in tensors if tensor.device.type == "cpu"]
+    end = time.monotonic() + _RELEASE
+    while any(tensor._use_count() > 1 for tensor in mine) and time.monotonic() < end:  # type: ignore[attr-defined]
+        time.sleep(1e-5)
+
+
+_RELEASE = 1.0  # seconds
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gradwire.comm.errors import CommError
-from gradwire.comm.group import named
+from gradwire.comm.group import await_release, named
 
 Op = Literal["mean", "sum"]
 
@@ -45,15 +45,20 @@ def has_fractions(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 
 
-@dataclass(frozen=True)
+@dataclass
 class NativeWork:
-    work: dist.Work
+    work: dist.Work | None
     group: dist.ProcessGroup | None
+    flat: Tensor
     complete: Callable[[], None]
 
     def wait(self) -> None:
+        if self.work is None:
+            return
         with named("an all-reduce", self.group):
             self.work.wait()
+        self.work = None
+        await_release(self.flat)
         self.complete()
 
 
