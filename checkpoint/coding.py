@@ -29,7 +29,7 @@ def encode(data: memoryview, item_size: int) -> bytes | None:
     planes = np.frombuffer(data, np.uint8)
     if item_size > 1:
         planes = np.ascontiguousarray(planes.reshape(-1, item_size).T)
-    coded = zstandard.ZstdCompressor(level=_LEVEL).compress(planes)
+    coded = zstandard.ZstdCompressor(level=_LEVEL).compress(planes.data)
     return coded if len(coded) <= length * _WORTH else None
 
 
@@ -54,7 +54,7 @@ def decode(data: memoryview | bytes, item_size: int, length: int, where: str = "
         raise DamagedCheckpoint(f"{where} cannot be decompressed: {error}") from error
     planes = np.frombuffer(plain, np.uint8).reshape(item_size, -1)
     if item_size == 1:
-        return planes[0].data
+        return memoryview(plain)
     elements = np.empty((length // item_size, item_size), np.uint8)
     for index, plane in enumerate(planes):  # one by one: numpy transposes this way five times as slowly
         elements[:, index] = plane

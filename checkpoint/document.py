@@ -11,6 +11,7 @@ from gradwire.checkpoint.errors import DamagedCheckpoint, UnsupportedFormat
 FORMAT = 1
 LARGEST = 2**62
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_XXH3 = re.compile(r"[0-9a-f]{32}")
 
 
 def dump(values: Mapping[str, Any]) -> bytes:
@@ -91,6 +92,12 @@ class Fields:
         value = self.text(key)
         if not _SHA256.fullmatch(value):
             raise self.damaged(key, "expected 64 hexadecimal digits")
+        return value
+
+    def xxh3(self, key: str) -> str:
+        value = self.text(key)
+        if not _XXH3.fullmatch(value):
+            raise self.damaged(key, "expected 32 hexadecimal digits")
         return value
 
     def list(self, key: str, longest: int = LARGEST) -> list[Any]:

@@ -1,10 +1,11 @@
-"""Packs: files of raw chunks, named by their SHA-256, written and read one at a time."""
+"""Packs: files of chunks, named by their SHA-256; filled in one buffer while the one before is stored."""
 
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
@@ -12,13 +13,18 @@ import torch
 import xxhash
 from torch import Tensor
 
+from gradwire.checkpoint.coding import RAW, Coder, decode
 from gradwire.checkpoint.document import Fields
 from gradwire.checkpoint.errors import DamagedCheckpoint, StateTooLarge
 from gradwire.checkpoint.store import Store
-from gradwire.checkpoint.tensors import CHUNK_BYTES, Chunk, StoredTensor, pieces
+from gradwire.checkpoint.tensors import CHUNK_BYTES, Chunk, StoredTensor, cut
+
+if TYPE_CHECKING:
+    from gradwire.checkpoint.known import Known
 
 PACK_BYTES = 64 * 2**20
 LONGEST_PACK = 256 * 2**20
+READERS = 2  # threads; each holds one pack
 
 
 @dataclass(frozen=True)
@@ -28,40 +34,47 @@ class PackRef:
     Args:
         digest: SHA-256 of its bytes, which names it.
         size: Its bytes.
+        checksum: xxh3-128 of its bytes, 32 hexadecimal digits: what reading proves, because it takes less time.
     """
 
     digest: str
     size: int
+    checksum: str
 
     @property
     def name(self) -> str:
         return f"packs/{self.digest}"
 
     def to_json(self) -> dict[str, Any]:
-        return {"sha256": self.digest, "size": self.size}
+        return {"sha256": self.digest, "size": self.size, "xxh3": self.checksum}
 
     @classmethod
     def from_json(cls, fields: Fields) -> "PackRef":
-        return cls(fields.sha256("sha256"), fields.integer("size", 1, LONGEST_PACK))
+        return cls(fields.sha256("sha256"), fields.integer("size", 1, LONGEST_PACK), fields.xxh3("xxh3"))
 
 
 class PackWriter:
-    """Collects tensors' bytes in a buffer of one pack and stores the pack when it is full.
+    """Collects tensors' chunks in a buffer of one pack and stores the pack, in a thread, when it is full.
 
-    Bytes that were written before by the same writer are not written again: tied weights and equal states cost once.
+    Bytes that were written before by the same writer, or that are known, are not written again: tied weights, equal
+    states and what did not change cost nothing.
 
     Args:
         store: Where packs go.
+        known: Chunks that are in the store already.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, known: "Known | None" = None) -> None:
         self._store = store
-        self._buffer = np.empty(PACK_BYTES, np.uint8).data  # unlike a bytearray's, its pages cost nothing until written
+        self._known = known
+        self._thread = ThreadPoolExecutor(1, "gradwire-packs")
+        self._buffers = [np.empty(PACK_BYTES, np.uint8) for _ in range(2)]  # pages cost nothing until they are written
         self._used = 0
-        self._sha256 = hashlib.sha256()
-        self._written: dict[tuple[str, int], Chunk] = {}
-        self.packs: list[PackRef] = []
-        self.created: list[str] = []
+        self._placed: dict[tuple[str, int, int], Chunk] = {}
+        self._indices: dict[PackRef, int] = {}
+        self._packs: list[PackRef | Future[PackRef]] = []
+        self._filling = 0
+        self._created: list[str] = []
 
     def add(self, tensor: Tensor) -> StoredTensor:
         """Take a tensor's bytes.
@@ -69,91 +82,154 @@ class PackWriter:
         Raises:
             StoreError: a full pack could not be stored.
         """
-        left = tensor.numel() * tensor.dtype.itemsize
-        chunks = []
-        filled, length = 0, min(left, CHUNK_BYTES)
-        for piece in pieces(tensor, CHUNK_BYTES):
-            while piece:
-                if filled == 0:
-                    self._make_room(length)
-                taken = min(len(piece), length - filled)
-                start = self._used + filled
-                self._buffer[start : start + taken] = piece[:taken]
-                piece, filled, left = piece[taken:], filled + taken, left - taken
-                if filled == length:
-                    chunks.append(self._keep(length))
-                    filled, length = 0, min(left, CHUNK_BYTES)
+        coder = Coder(tensor.dtype.itemsize)
+        chunks = [self._place(data, tensor.dtype.itemsize, coder) for data in cut(tensor, CHUNK_BYTES)]
         return StoredTensor(tensor.dtype, tuple(tensor.shape), tuple(chunks))
 
-    def finish(self) -> None:
-        """Store what is still in the buffer.
+    def finish(self) -> list[PackRef]:
+        """Store what is still in the buffer; the packs that the tensors' chunks name by their index.
 
         Raises:
             StoreError: it could not be stored.
         """
         if self._used:
             self._flush()
+        return [pack if isinstance(pack, PackRef) else pack.result() for pack in self._packs]
 
-    def _make_room(self, length: int) -> None:
-        if self._used + length > PACK_BYTES:
+    def close(self) -> list[str]:
+        """End the thread, once it has stored what it was given; the packs that are new in the store."""
+        self._thread.shutdown()
+        return self._created
+
+    def _place(self, data: memoryview, item_size: int, coder: Coder) -> Chunk:
+        key = (xxhash.xxh3_128_hexdigest(data), len(data), item_size)
+        if key not in self._placed:
+            found = None if self._known is None else self._known.find(key)
+            if found is None:
+                self._placed[key] = self._append(key[0], data, coder)
+            else:
+                pack, chunk = found
+                self._placed[key] = replace(chunk, pack=self._index(pack))
+        return self._placed[key]
+
+    def _index(self, pack: PackRef) -> int:
+        if pack not in self._indices:
+            self._indices[pack] = len(self._packs)
+            self._packs.append(pack)
+        return self._indices[pack]
+
+    def _append(self, digest: str, data: memoryview, coder: Coder) -> Chunk:
+        coding, stored = coder.code(data)
+        if self._used + len(stored) > PACK_BYTES:
             self._flush()
-
-    def _keep(self, length: int) -> Chunk:
-        """The chunk that stands behind the used part of the buffer; it stays there only if it is new."""
-        data = self._buffer[self._used : self._used + length]
-        digest = xxhash.xxh3_128_hexdigest(data)
-        chunk = self._written.get((digest, length))
-        if chunk is None:
-            chunk = self._written[digest, length] = Chunk(len(self.packs), self._used, length, digest)
-            self._sha256.update(data)
-            self._used += length
-        return chunk
+        if self._used == 0:
+            self._filling = len(self._packs)
+            self._packs.append(Future())  # stands for the pack until it is full
+        start, self._used = self._used, self._used + len(stored)
+        np.copyto(self._buffers[0][start : self._used], np.frombuffer(stored, np.uint8))
+        return Chunk(self._filling, start, len(stored), len(data), coding, digest)
 
     def _flush(self) -> None:
-        pack = PackRef(self._sha256.hexdigest(), self._used)
-        if self._store.put_content("packs", self._buffer[: self._used], pack.digest):
-            self.created.append(pack.name)
-        self.packs.append(pack)
-        self._used, self._sha256 = 0, hashlib.sha256()
+        for pack in self._packs[: self._filling]:
+            if isinstance(pack, Future):
+                pack.result()  # the other buffer is free, and what went wrong shows
+        self._packs[self._filling] = self._thread.submit(self._put, self._buffers[0][: self._used].data)
+        self._buffers.reverse()
+        self._used = 0
+
+    def _put(self, data: memoryview) -> PackRef:
+        pack = PackRef(hashlib.sha256(data).hexdigest(), len(data), xxhash.xxh3_128_hexdigest(data))
+        if self._store.put_content("packs", data, pack.digest):
+            self._created.append(pack.name)
+        return pack
 
 
-def read_tensors(store: Store, packs: Sequence[PackRef], wanted: Sequence[StoredTensor]) -> list[Tensor]:
-    """The tensors' values, on the CPU. Each pack is read once; one is in memory at a time.
+def read_tensors(
+    store: Store, packs: Sequence[PackRef], wanted: Sequence[StoredTensor], readers: int = READERS
+) -> list[Tensor]:
+    """The values of tensors of one part, on the CPU; arguments and errors as in `read_scattered`."""
+    return read_scattered(store, [(packs, tensor) for tensor in wanted], readers)
+
+
+def read_scattered(
+    store: Store, wanted: Sequence[tuple[Sequence[PackRef], StoredTensor]], readers: int = READERS
+) -> list[Tensor]:
+    """The values of tensors of several parts, on the CPU. Each pack is read once, `readers` of them at a time.
+
+    Args:
+        store: Where they are.
+        wanted: The tensors, each with its part's packs.
+        readers: Number of threads.
 
     Raises:
         StateTooLarge: they would not fit into the free memory (nothing is allocated then).
-        DamagedCheckpoint: a pack is missing, has another size, or a chunk has another digest.
+        DamagedCheckpoint: a pack is missing or altered, or a chunk has another digest.
         StoreError: a pack could not be read.
     """
-    needed, free = sum(tensor.nbytes for tensor in wanted), psutil.virtual_memory().available
+    needed, free = sum(tensor.nbytes for _, tensor in wanted), psutil.virtual_memory().available
     if needed > free:
         raise StateTooLarge(f"{store.url}: the tensors take {needed} bytes and {free} bytes of memory are free")
-    tensors = [torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in wanted]
-    targets: dict[int, list[tuple[Chunk, memoryview]]] = defaultdict(list)
-    for stored, tensor in zip(wanted, tensors, strict=True):
-        if stored.nbytes == 0:
-            continue
-        start, data = 0, tensor.reshape(-1).view(torch.uint8).numpy().data
-        for chunk in stored.chunks:
-            targets[chunk.pack].append((chunk, data[start : start + chunk.length]))
-            start += chunk.length
-    for index in sorted(targets):
-        _copy_chunks(store, packs[index], targets[index])
+    tensors = [torch.empty(tensor.shape, dtype=tensor.dtype) for _, tensor in wanted]
+    targets: dict[PackRef, list[_Target]] = defaultdict(list)
+    for (packs, stored), tensor in zip(wanted, tensors, strict=True):
+        for target in _targets(stored, tensor):
+            targets[packs[target.chunk.pack]].append(target)
+    with ThreadPoolExecutor(readers, "gradwire-packs") as threads:
+        reading = [threads.submit(_read_pack, store, pack, each) for pack, each in targets.items()]
+        try:
+            for pack in reading:
+                pack.result()
+        finally:
+            for pack in reading:
+                pack.cancel()
     return tensors
 
 
-def _copy_chunks(store: Store, pack: PackRef, targets: Iterable[tuple[Chunk, memoryview]]) -> None:
+@dataclass(frozen=True, eq=False)
+class _Target:
+    """Where a chunk's bytes go: [length] of a tensor's memory."""
+
+    chunk: Chunk
+    item_size: int
+    memory: memoryview
+
+
+def _targets(stored: StoredTensor, tensor: Tensor) -> Iterable[_Target]:
+    if stored.nbytes == 0:
+        return
+    start, memory = 0, tensor.reshape(-1).view(torch.uint8).numpy().data
+    for chunk in stored.chunks:
+        yield _Target(chunk, stored.dtype.itemsize, memory[start : start + chunk.length])
+        start += chunk.length
+
+
+def _read_pack(store: Store, pack: PackRef, targets: Iterable[_Target]) -> None:
     data = memoryview(store.get(pack.name, pack.size))
+    where = f"{store.url}: {pack.name}"
     if len(data) != pack.size:
-        raise DamagedCheckpoint(f"{store.url}: {pack.name} has {len(data)} of its {pack.size} bytes")
-    verified: set[Chunk] = set()
-    for chunk, target in targets:
-        source = data[chunk.offset : chunk.offset + chunk.length]
-        if chunk not in verified:
-            if xxhash.xxh3_128_hexdigest(source) != chunk.digest:
-                raise DamagedCheckpoint(
-                    f"{store.url}: {pack.name} is altered: bytes {chunk.offset} to {chunk.offset + chunk.length} "
-                    f"do not have the digest {chunk.digest}"
-                )
-            verified.add(chunk)
-        target[:] = source
+        raise DamagedCheckpoint(f"{where} has {len(data)} of its {pack.size} bytes")
+    if xxhash.xxh3_128_hexdigest(data) != pack.checksum:
+        raise DamagedCheckpoint(f"{where} is altered: its bytes do not have the digest {pack.checksum}")
+    for target in targets:
+        np.copyto(np.asarray(target.memory), np.asarray(unpack(data, target.chunk, target.item_size, where)))
+
+
+def unpack(pack: memoryview, chunk: Chunk, item_size: int, where: str) -> memoryview:
+    """The bytes of a tensor that a chunk stands for, proven by their digest.
+
+    Args:
+        pack: The bytes of the chunk's pack.
+        chunk: The chunk.
+        item_size: Bytes of the tensor's elements.
+        where: Name of the pack, for messages.
+
+    Raises:
+        DamagedCheckpoint: there are other bytes.
+    """
+    data = pack[chunk.offset : chunk.offset + chunk.stored]
+    where = f"{where}: what is at bytes {chunk.offset} to {chunk.offset + chunk.stored}"
+    if chunk.coding != RAW:
+        data = decode(data, item_size, chunk.length, where)
+    if xxhash.xxh3_128_hexdigest(data) != chunk.digest:
+        raise DamagedCheckpoint(f"{where} does not have the digest {chunk.digest}")
+    return data

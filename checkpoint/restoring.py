@@ -1,7 +1,7 @@
 """Restoring together: the newest snapshot that is whole on every rank, or exactly the one asked for."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 from gradwire.checkpoint import errors
@@ -10,7 +10,7 @@ from gradwire.checkpoint.commits import CommitLog
 from gradwire.checkpoint.errors import CheckpointError, DamagedCheckpoint, WorldSizeMismatch
 from gradwire.checkpoint.known import Known
 from gradwire.checkpoint.ranks import Ranks, RanksFailed
-from gradwire.checkpoint.snapshot import Part, load_tree, read_part
+from gradwire.checkpoint.snapshot import Part, load_tree, local_places, read_parts, shared_places
 from gradwire.checkpoint.state import State
 from gradwire.checkpoint.store import Store
 
@@ -118,27 +118,27 @@ def load_state(store: Store, commit: Commit, rank: int, world_size: int) -> Stat
         WorldSizeMismatch: ranks had state of their own, and there were more or fewer of them.
         CheckpointError: as `load_tree` and `read_part`.
     """
-    if commit.world_size == world_size:
-        own = read_part(store, commit.parts[rank])
-        return State(load_shared(store, commit, own if rank == 0 else None), load_local(store, commit, own))
-    if not commit.captured["local"]:
-        return State(load_shared(store, commit, None), {})
-    raise WorldSizeMismatch(
-        f"{store.url}: update {commit.update} was saved by {commit.world_size} ranks, each with state of its own "
-        f"({', '.join(commit.captured['local'])}), and is restored by {world_size}: use restore_resized, which hands "
-        "out the state of all ranks"
-    )
+    if commit.world_size != world_size and commit.captured["local"]:
+        raise WorldSizeMismatch(
+            f"{store.url}: update {commit.update} was saved by {commit.world_size} ranks, each with state of its own "
+            f"({', '.join(commit.captured['local'])}), and is restored by {world_size}: use restore_resized, which "
+            "hands out the state of all ranks"
+        )
+    parts = read_parts(store, commit.parts)
+    local = load_local(store, commit, parts[rank]) if commit.world_size == world_size else {}
+    return State(load_shared(store, commit, parts), local)
 
 
-def load_shared(store: Store, commit: Commit, part: Part | None) -> dict[str, Any]:
-    """The shared state; from rank 0's part, read again where None."""
-    part = part or read_part(store, commit.parts[0])
-    return _as_dict(load_tree(store, part, part.shared, f"{store.url}: {commit.parts[0].name}, shared"))
+def load_shared(store: Store, commit: Commit, parts: Sequence[Part]) -> dict[str, Any]:
+    """The shared state, from the parts of all ranks."""
+    where = f"{store.url}: update {commit.update}, shared"
+    return _as_dict(load_tree(store, shared_places(parts, where), parts[0].shared, where))
 
 
 def load_local(store: Store, commit: Commit, part: Part) -> dict[str, Any]:
     """A rank's own state."""
-    return _as_dict(load_tree(store, part, part.local, f"{store.url}: {commit.parts[part.rank].name}, local"))
+    where = f"{store.url}: {commit.parts[part.rank].name}, local"
+    return _as_dict(load_tree(store, local_places(part), part.local, where))
 
 
 def _as_dict(loaded: Any) -> dict[str, Any]:
@@ -149,9 +149,16 @@ def _as_dict(loaded: Any) -> dict[str, Any]:
 
 def load_everything(store: Store, commit: Commit) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The shared state and the own state of every rank that saved."""
-    parts = [read_part(store, part) for part in commit.parts]
-    return load_shared(store, commit, parts[0]), [load_local(store, commit, part) for part in parts]
+    parts = read_parts(store, commit.parts)
+    return load_shared(store, commit, parts), [load_local(store, commit, part) for part in parts]
 
 
 def recall(known: Known, store: Store, commit: Commit, rank: int, world_size: int) -> None:
-    """Know what the restored snapshot has in the store."""
+    """Know what the restored snapshot has in the store: what this rank wrote of it, or all of it if ranks have become
+    more or fewer. Should it be gone meanwhile, nothing is known."""
+    refs = (commit.parts[rank],) if commit.world_size == world_size else commit.parts
+    try:
+        known.replace(read_parts(store, refs))
+    except CheckpointError as error:
+        known.replace([])
+        log.warning("the next snapshot is written as a whole: %s", error)

@@ -7,9 +7,9 @@ from typing import Any
 import xxhash
 from torch import Tensor
 
-from gradwire.checkpoint import tree
 from gradwire.checkpoint.ranks import Ranks
-from gradwire.checkpoint.tensors import CHUNK_BYTES, check_storable, pieces
+from gradwire.checkpoint.snapshot import Gathered
+from gradwire.checkpoint.tensors import CHUNK_BYTES, pieces
 
 
 def deal(sizes: Sequence[int], ranks: int) -> list[int]:
@@ -45,7 +45,8 @@ def share_out(ranks: Ranks, shared: Mapping[str, Any]) -> list[int] | None:
 
     def describe() -> tuple[str, str]:
         outline = hashlib.sha256()
-        for path, tensor in tensors_in(shared, "shared"):
+        gathered = Gathered("shared", shared)
+        for path, tensor in zip(gathered.paths, gathered.tensors, strict=True):
             outline.update(f"{path}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
             tensors.append(tensor)
             contents.append(content_digest(tensor))
@@ -63,23 +64,6 @@ def share_out(ranks: Ranks, shared: Mapping[str, Any]) -> list[int] | None:
         contents = everyones[0]
     first: dict[str, int] = {}
     return [owners[first.setdefault(content, index)] for index, content in enumerate(contents)]
-
-
-def tensors_in(node: Any, path: str) -> list[tuple[str, Tensor]]:
-    """The tensors of a tree with their paths, in the order in which the tree numbers them.
-
-    Raises:
-        UnsupportedState: something in it cannot be saved.
-    """
-    found: list[tuple[str, Tensor]] = []
-
-    def note(path: str, tensor: Tensor) -> int:
-        check_storable(tensor, path)
-        found.append((path, tensor))
-        return len(found) - 1
-
-    tree.encode(node, note, path)
-    return found
 
 
 def content_digest(tensor: Tensor) -> str:

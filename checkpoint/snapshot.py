@@ -1,7 +1,9 @@
 """One rank's part of a snapshot: which tensors it has, in which packs they are, and the tree that they hang in."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from torch import Tensor
@@ -10,11 +12,12 @@ from gradwire.checkpoint import tree
 from gradwire.checkpoint.document import FORMAT, Fields, dump, load
 from gradwire.checkpoint.errors import DamagedCheckpoint
 from gradwire.checkpoint.known import Known
-from gradwire.checkpoint.packs import PackRef, PackWriter, read_tensors
+from gradwire.checkpoint.packs import PackRef, PackWriter, read_scattered
 from gradwire.checkpoint.store import Store, content_name
 from gradwire.checkpoint.tensors import StoredTensor, check_storable
 
 LONGEST_PART = 256 * 2**20
+_READERS = 8  # threads, because an object store takes its time to answer
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,8 @@ class Part:
     Args:
         rank: Whose it is.
         packs: The packs that it uses.
-        tensors: Its tensors.
+        tensors: Its tensors; those of the shared tree come first.
+        shared_tensors: Which tensors of the shared tree those are: their numbers, rising.
         shared: Node of the tree that all ranks share; on rank 0's part only.
         local: Node of the tree that is this rank's own.
     """
@@ -58,8 +62,27 @@ class Part:
     rank: int
     packs: tuple[PackRef, ...]
     tensors: tuple[StoredTensor, ...]
+    shared_tensors: tuple[int, ...]
     shared: Any
     local: Any
+
+    def to_bytes(self) -> bytes:
+        return dump(
+            {
+                "format": FORMAT,
+                "kind": "part",
+                "rank": self.rank,
+                "packs": [pack.to_json() for pack in self.packs],
+                "tensors": [tensor.to_json() for tensor in self.tensors],
+                "shared_tensors": list(self.shared_tensors),
+                "shared": self.shared,
+                "local": self.local,
+            }
+        )
+
+
+Places = Mapping[int, tuple[Part, int]]
+"""For each tensor node's number, the part that has the tensor, and the tensor's index there."""
 
 
 class PartWriter:
@@ -75,8 +98,8 @@ class PartWriter:
         self._store = store
         self._rank = rank
         self._known = known or Known()
-        self._packs = PackWriter(store)
-        self._tensors: list[Tensor] = []
+        self._packs = PackWriter(store, self._known)
+        self._part: Part | None = None
         self._created: list[str] = []
 
     def write(
@@ -85,7 +108,7 @@ class PartWriter:
         """Write the part.
 
         Args:
-            shared: The state that all ranks share.
+            shared: The state that all ranks share; None where other ranks write all of it.
             local: This rank's own.
             owners: The rank that writes each tensor of the shared state; None where rank 0 writes all of them.
 
@@ -93,34 +116,35 @@ class PartWriter:
             UnsupportedState: something cannot be saved.
             StoreError: the store did not take it.
         """
-        nodes = {
-            "shared": None if shared is None or self._rank else tree.encode(shared, self._note, "shared"),
-            "local": tree.encode(local, self._note, "local"),
-        }
-        stored = [self._packs.add(tensor) for tensor in self._tensors]
-        self._packs.finish()
-        data = dump(
-            {
-                "format": FORMAT,
-                "kind": "part",
-                "rank": self._rank,
-                "packs": [pack.to_json() for pack in self._packs.packs],
-                "tensors": [tensor.to_json() for tensor in stored],
-                **nodes,
-            }
-        )
-        part = PartRef(self._rank, content_name(data), len(data))
-        if self._store.put_content("parts", data, part.digest):
-            self._created.append(part.name)
-        return part
+        tree_ = Gathered("shared", shared if self._rank == 0 or owners is not None else {})
+        mine = [
+            number for number in range(len(tree_.tensors)) if (0 if owners is None else owners[number]) == self._rank
+        ]
+        own = Gathered("local", local, first=len(mine))
+        self._known.check(self._store)
+        try:
+            stored = [self._packs.add(tensor) for tensor in (*(tree_.tensors[number] for number in mine), *own.tensors)]
+            packs = self._packs.finish()
+        finally:
+            self._created += self._packs.close()
+        node = tree_.node if self._rank == 0 and shared is not None else None
+        self._part = Part(self._rank, tuple(packs), tuple(stored), tuple(mine), node, own.node)
+        data = self._part.to_bytes()
+        ref = PartRef(self._rank, content_name(data), len(data))
+        if self._store.put_content("parts", data, ref.digest):
+            self._created.append(ref.name)
+        return ref
 
     @property
     def written(self) -> int:
         """Bytes of the packs that are new in the store."""
-        return sum(pack.size for pack in self._packs.packs if pack.name in self._packs.created)
+        packs = () if self._part is None else self._part.packs
+        return sum(pack.size for pack in packs if pack.name in self._created)
 
     def committed(self) -> None:
         """Know what was written: the snapshot counts."""
+        if self._part is not None:
+            self._known.replace([self._part])
 
     def discard(self) -> None:
         """Delete what was written; for a snapshot that is not committed and never will be.
@@ -128,13 +152,33 @@ class PartWriter:
         Raises:
             StoreError: something could not be deleted.
         """
-        for name in (*self._created, *self._packs.created):
+        for name in self._created:
             self._store.delete(name)
+
+
+class Gathered:
+    """A tree's tensors, in the order in which its node numbers them.
+
+    Args:
+        name: Of the tree, for messages.
+        tree_: The tree.
+        first: The first number.
+
+    Raises:
+        UnsupportedState: something in it cannot be saved.
+    """
+
+    def __init__(self, name: str, tree_: Any, first: int = 0) -> None:
+        self.tensors: list[Tensor] = []
+        self.paths: list[str] = []
+        self._first = first
+        self.node = tree.encode(tree_, self._note, name)
 
     def _note(self, path: str, tensor: Tensor) -> int:
         check_storable(tensor, path)
-        self._tensors.append(tensor)
-        return len(self._tensors) - 1
+        self.tensors.append(tensor)
+        self.paths.append(path)
+        return self._first + len(self.tensors) - 1
 
 
 def read_part(store: Store, ref: PartRef) -> Part:
@@ -168,26 +212,66 @@ def parse_part(data: bytes, where: str) -> Part:
     packs: tuple[PackRef, ...] = fields.each("packs", PackRef.from_json)
     sizes = tuple(pack.size for pack in packs)
     tensors = fields.each("tensors", lambda entry: StoredTensor.from_json(entry, sizes))
+    numbers = fields.list("shared_tensors", len(tensors))
+    if not all(type(number) is int for number in numbers) or any(a >= b for a, b in pairwise([-1, *numbers])):
+        raise fields.damaged("shared_tensors", "expected rising numbers")
     shared, local = fields.values.get("shared"), fields.values.get("local")
-    return Part(fields.integer("rank"), packs, tensors, shared, local)
+    return Part(fields.integer("rank"), packs, tensors, tuple(numbers), shared, local)
 
 
-def load_tree(store: Store, part: Part, node: Any, where: str) -> Any:
-    """The tree of one of a part's nodes, tensors read and verified.
+def read_parts(store: Store, refs: Sequence[PartRef]) -> list[Part]:
+    """Several parts; errors as in `read_part`."""
+    with ThreadPoolExecutor(_READERS) as threads:
+        return list(threads.map(lambda ref: read_part(store, ref), refs))
+
+
+def shared_places(parts: Sequence[Part], where: str) -> Places:
+    """Where the tensors of the shared tree are.
+
+    Args:
+        parts: All parts of a snapshot, in order of rank.
+        where: What is read, for messages.
+
+    Raises:
+        DamagedCheckpoint: a tensor is in two parts.
+    """
+    places: dict[int, tuple[Part, int]] = {}
+    for part in parts:
+        for index, number in enumerate(part.shared_tensors):
+            if number in places:
+                raise DamagedCheckpoint(f"{where}: tensor {number} of the shared state is in two parts")
+            places[number] = (part, index)
+    return places
+
+
+def local_places(part: Part) -> Places:
+    """Where the tensors of a rank's own tree are."""
+    return {index: (part, index) for index in range(len(part.shared_tensors), len(part.tensors))}
+
+
+def load_tree(store: Store, places: Places, node: Any, where: str) -> Any:
+    """The tree of a node, tensors read and verified.
+
+    Args:
+        store: Where they are.
+        places: Where the tensors of the tree are, by number.
+        node: The node.
+        where: What is read, for messages.
 
     Raises:
         DamagedCheckpoint: the node is not valid, or a tensor's bytes are missing or altered.
         StateTooLarge: it does not fit into memory.
         StoreError: a pack could not be read.
     """
-    used: dict[int, StoredTensor] = {}
+    used: dict[int, tuple[Sequence[PackRef], StoredTensor]] = {}
 
-    def note(index: int) -> Tensor:
-        if not 0 <= index < len(part.tensors) or index in used:
-            raise DamagedCheckpoint(f"{where}: tensor {index} does not exist or is used twice")
-        used[index] = part.tensors[index]
+    def note(number: int) -> Tensor:
+        if number not in places or number in used:
+            raise DamagedCheckpoint(f"{where}: tensor {number} does not exist or is used twice")
+        part, index = places[number]
+        used[number] = (part.packs, part.tensors[index])
         return Tensor()
 
     tree.decode(node, note, where)
-    values = dict(zip(used, read_tensors(store, part.packs, list(used.values())), strict=True))
+    values = dict(zip(used, read_scattered(store, list(used.values())), strict=True))
     return tree.decode(node, values.__getitem__, where)

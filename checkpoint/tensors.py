@@ -1,22 +1,23 @@
-"""Tensors as raw bytes: row-major, in the machine's little-endian order, with dtype and shape beside them."""
+"""Tensors as bytes: row-major, in the machine's little-endian order, cut into chunks; dtype and shape beside them."""
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from gradwire.checkpoint.coding import CODINGS, RAW
 from gradwire.checkpoint.document import LARGEST, Fields
 from gradwire.checkpoint.errors import DamagedCheckpoint, UnsupportedState
 
-CHUNK_BYTES = 16 * 2**20
+CHUNK_BYTES = 2**20
 LONGEST_CHUNK = 64 * 2**20
 _MOST_DIMENSIONS = 64
-_DIGEST = re.compile(r"[0-9a-f]{32}")
+_CHUNK = ("pack", "offset", "stored", "length", "coding", "digest")
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
     {
@@ -39,17 +40,21 @@ class Chunk:
     Args:
         pack: Index into the part's list of packs.
         offset: First byte within the pack.
-        length: Number of bytes.
-        digest: Their xxh3-128, 32 hexadecimal digits.
+        stored: Number of bytes there.
+        length: Number of the tensor's bytes, decoded.
+        coding: What the stored bytes are: `raw`, or `planes+zstd` of elements of the tensor's size.
+        digest: xxh3-128 of the decoded bytes, 32 hexadecimal digits.
     """
 
     pack: int
     offset: int
+    stored: int
     length: int
+    coding: str
     digest: str
 
     def to_json(self) -> list[Any]:
-        return [self.pack, self.offset, self.length, self.digest]
+        return [self.pack, self.offset, self.stored, self.length, self.coding, self.digest]
 
 
 @dataclass(frozen=True)
@@ -94,22 +99,28 @@ class StoredTensor:
         tensor = cls(DTYPES[name], tuple(shape), chunks)
         if sum(chunk.length for chunk in chunks) != tensor.nbytes:
             raise DamagedCheckpoint(f"{fields.where}: its chunks do not add up to its {tensor.nbytes} bytes")
+        if any(chunk.length % tensor.dtype.itemsize for chunk in chunks):
+            raise DamagedCheckpoint(f"{fields.where}: a chunk ends within an element")
         return tensor
 
 
 def _chunk(value: object, pack_sizes: tuple[int, ...], where: str) -> Chunk:
-    if not isinstance(value, list) or len(value) != 4:
+    if not isinstance(value, list) or len(value) != len(_CHUNK):
         raise DamagedCheckpoint(f"{where}: {str(value)[:80]} is not a chunk")
-    fields = Fields(dict(zip(("pack", "offset", "length", "digest"), value, strict=True)), where)
+    fields = Fields(dict(zip(_CHUNK, value, strict=True)), where)
     chunk = Chunk(
         fields.integer("pack", 0, len(pack_sizes) - 1),
         fields.integer("offset", 0, LARGEST),
+        fields.integer("stored", 1, LONGEST_CHUNK),
         fields.integer("length", 1, LONGEST_CHUNK),
-        fields.text("digest"),
+        fields.text("coding"),
+        fields.xxh3("digest"),
     )
-    if not _DIGEST.fullmatch(chunk.digest):
-        raise fields.damaged("digest", "expected 32 hexadecimal digits")
-    if chunk.offset + chunk.length > pack_sizes[chunk.pack]:
+    if chunk.coding not in CODINGS:
+        raise fields.damaged("coding", f"expected one of {', '.join(CODINGS)}")
+    if chunk.stored != chunk.length if chunk.coding == RAW else chunk.stored > chunk.length:
+        raise fields.damaged("stored", f"expected what {chunk.length} bytes can take as {chunk.coding}")
+    if chunk.offset + chunk.stored > pack_sizes[chunk.pack]:
         raise DamagedCheckpoint(f"{where}: a chunk reaches beyond its pack of {pack_sizes[chunk.pack]} bytes")
     return chunk
 
@@ -127,6 +138,29 @@ def check_storable(tensor: Tensor, path: str) -> None:
         )
     if tensor.is_meta:
         raise UnsupportedState(f"{path} is on the meta device and has no data to save")
+
+
+def cut(tensor: Tensor, length: int) -> Iterator[memoryview]:
+    """The tensor's bytes in row-major order, `length` (a multiple of 16) at a time; what remains comes last.
+
+    Each is good until the next is asked for. Equal tensors are cut equally, whatever their strides.
+    """
+    buffer, filled = np.empty(0, np.uint8).data, 0
+    for piece in pieces(tensor, length):
+        while piece:
+            if filled == 0 and len(piece) == length:
+                yield piece
+                break
+            if not buffer:
+                buffer = np.empty(length, np.uint8).data
+            taken = min(len(piece), length - filled)
+            buffer[filled : filled + taken] = piece[:taken]
+            piece, filled = piece[taken:], filled + taken
+            if filled == length:
+                yield buffer
+                filled = 0
+    if filled:
+        yield buffer[:filled]
 
 
 def pieces(tensor: Tensor, longest: int) -> Iterator[memoryview]:

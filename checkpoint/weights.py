@@ -11,7 +11,7 @@ from gradwire.checkpoint.commits import CommitLog
 from gradwire.checkpoint.errors import NoCheckpoint, UnsupportedState
 from gradwire.checkpoint.ranks import Ranks
 from gradwire.checkpoint.restoring import Restorer
-from gradwire.checkpoint.snapshot import load_tree, read_part
+from gradwire.checkpoint.snapshot import load_tree, read_parts, shared_places
 from gradwire.checkpoint.store import Store
 
 _MODEL = "model"
@@ -45,12 +45,12 @@ def _store_at(url: str) -> Store:
 
 
 def _weights(store: Store, commit: Commit) -> dict[str, Tensor]:
-    part = read_part(store, commit.parts[0])
+    parts = read_parts(store, commit.parts)
     where = f"{store.url}: update {commit.update}"
-    node = tree.subtree(part.shared, _MODEL, where)
+    node = tree.subtree(parts[0].shared, _MODEL, where)
     if node is None:
         raise UnsupportedState(f"{where} has no {_MODEL!r}; it has {', '.join(commit.captured['shared'])}")
-    model: Any = load_tree(store, part, node, f"{where}, {_MODEL}")
+    model: Any = load_tree(store, shared_places(parts, where), node, f"{where}, {_MODEL}")
     if not isinstance(model, dict):
         raise UnsupportedState(f"{where}: {_MODEL!r} is not a dict of tensors by name")
     return {str(name): value for name, value in model.items() if isinstance(value, Tensor)}

@@ -9,8 +9,18 @@ from hypothesis import strategies as st
 
 from gradwire.checkpoint import DamagedCheckpoint, UnsupportedFormat
 from gradwire.checkpoint.document import dump
-from gradwire.checkpoint.snapshot import Part, PartRef, PartWriter, load_tree, parse_part, read_part
+from gradwire.checkpoint.snapshot import (
+    Part,
+    PartRef,
+    PartWriter,
+    load_tree,
+    local_places,
+    parse_part,
+    read_part,
+    shared_places,
+)
 from gradwire.checkpoint.store import Store, content_name
+from tests.checkpoint.states import same
 
 SHARED = {"model": {"w": torch.arange(6.0), "b": torch.zeros(2)}, "lr": 0.5}
 LOCAL = {"residual": torch.ones(3)}
@@ -23,7 +33,8 @@ def a_part() -> tuple[Store, dict[str, Any]]:
 
 
 def read_all(store: Store, part: Part) -> Any:
-    return [load_tree(store, part, node, "part") for node in (part.shared, part.local) if node is not None]
+    trees = [(shared_places([part], "part"), part.shared), (local_places(part), part.local)]
+    return [load_tree(store, places, node, "part") for places, node in trees if node is not None]
 
 
 def altered(document: dict[str, Any], path: list[Any], value: Any) -> bytes:
@@ -92,3 +103,36 @@ def test_a_part_of_a_later_format_is_refused(tmp_path: Path) -> None:
     store.put_content("parts", data, content_name(data))
     with pytest.raises(UnsupportedFormat, match="install a newer gradwire"):
         read_part(store, PartRef(0, content_name(data), len(data)))
+
+
+def test_numbers_of_shared_tensors_rise_and_are_in_one_part_only() -> None:
+    store, document = a_part()
+    assert document["shared_tensors"] == [0, 1]
+    for wrong in ([1, 0], [0, 0], [-1, 0], [True, 2], [0, 1, 2, 3], "01"):
+        with pytest.raises(DamagedCheckpoint, match="shared_tensors"):
+            parse_part(altered(document, ["shared_tensors"], wrong), "part")
+    part = parse_part(dump(document), "part")
+    with pytest.raises(DamagedCheckpoint, match="tensor 0 of the shared state is in two parts"):
+        shared_places([part, part], "update 3")
+    alone = parse_part(altered(document, ["shared_tensors"], [1]), "part")
+    with pytest.raises(DamagedCheckpoint, match="tensor 0 does not exist"):
+        load_tree(store, shared_places([alone], "part"), alone.shared, "part")
+
+
+def test_own_tensors_and_shared_ones_are_not_mixed_up() -> None:
+    store, document = a_part()
+    for tree, number in (("local", 1), ("shared", 2)):
+        moved = {"dict": [["a", {"tensor": number}]]}
+        with pytest.raises(DamagedCheckpoint, match=f"tensor {number} does not exist"):
+            read_all(store, parse_part(altered(document, [tree], moved), "part"))
+
+
+def test_each_rank_writes_what_it_owns_and_the_tree_stands_in_the_first_part() -> None:
+    store = Store.open("memory://owned")
+    refs = [PartWriter(store, rank).write(SHARED, LOCAL, owners=[1, 0]) for rank in range(2)]
+    parts = [read_part(store, ref) for ref in refs]
+    assert [part.shared_tensors for part in parts] == [(1,), (0,)]
+    assert [part.shared is None for part in parts] == [False, True]
+    loaded = load_tree(store, shared_places(parts, "update 1"), parts[0].shared, "update 1")
+    assert same(loaded, SHARED)
+    assert all(same(load_tree(store, local_places(part), part.local, "part"), LOCAL) for part in parts)
