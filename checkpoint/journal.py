@@ -8,7 +8,6 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from types import MappingProxyType
 
 from gradwire.checkpoint import tree
@@ -23,7 +22,7 @@ MOST_RANKS = 10**6
 _LONGEST_NAME = 1000
 _SEAL = 65  # a SHA-256 in hexadecimal, and a line feed
 _STATE_DIGEST = re.compile(r"[0-9a-f]{32}")
-_LAST_NAME = re.compile(r"([0-9]{20})-([0-9]+)-of-([0-9]+)")
+_NAME = re.compile(r"journal/([0-9]{20})/([0-9]{20})/([0-9]{20})-([0-9]{1,6})-of-([0-9]{1,6})")
 
 Scalar = bool | int | float | str
 
@@ -57,11 +56,10 @@ class Place:
         Raises:
             DamagedCheckpoint: it is none.
         """
-        parts = PurePosixPath(name).parts
-        last = _LAST_NAME.fullmatch(parts[-1]) if len(parts) == 4 else None
-        if last is None:
-            raise DamagedCheckpoint(f"{name!r} is not the name of an entry of a journal")
-        return cls(int(parts[1]), int(parts[2]), *map(int, last.groups()))
+        found = _NAME.fullmatch(name)
+        if found is None:
+            raise DamagedCheckpoint(f"{name[:200]!r} is not the name of an entry of a journal")
+        return cls(*map(int, found.groups()))
 
 
 def journal_folder(base: int, epoch: int) -> str:
@@ -122,7 +120,7 @@ def entry_bytes(entry: Entry) -> bytes:
             "tensors": [{"name": name, **blob.to_json()} for name, (blob, _) in stored.items()],
         }
     )
-    pieces = [header, *(piece for _, pieces in stored.values() for piece in pieces)]
+    pieces: list[bytes | memoryview] = [header, *(piece for _, pieces in stored.values() for piece in pieces)]
     whole = hashlib.sha256()
     for piece in pieces:
         whole.update(piece)

@@ -242,15 +242,15 @@ class Store:
     def _acting(self, action: str, name: str) -> Iterator[None]:
         """Keep to the names of a store's objects, and give every failure its class; FileExistsError passes."""
         _check_name(name)
-        with self._failing(f"{action} {name}", passing=(FileExistsError,)):
+        with self._failing(f"{action} {name}", passing=(CheckpointError, FileExistsError)):
             yield
 
     @contextmanager
-    def _failing(self, action: str, passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    def _failing(self, action: str, passing: tuple[type[Exception], ...] = (CheckpointError,)) -> Iterator[None]:
         """Give every failure its class."""
         try:
             yield
-        except (CheckpointError, *passing):
+        except passing:
             raise
         except Exception as error:
             raise _failure(f"{self.url}: cannot {action}", error) from error
