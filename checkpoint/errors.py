@@ -55,3 +55,7 @@ class StateTooLarge(CheckpointError):  # noqa: N818
 
 class TagError(CheckpointError):
     """A tag's name is not allowed, is taken by another snapshot, or names none."""
+
+
+class ExportError(CheckpointError):
+    """Weights cannot be exported or imported as asked: the target exists, the layout or a package is wrong."""

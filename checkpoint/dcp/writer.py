@@ -91,7 +91,7 @@ class Writer(StorageWriter):
             if item.type == WriteItemType.BYTE_IO
         ]
         slices = [_slice_of(planner, item, paths) for item in plan.items if item.type != WriteItemType.BYTE_IO]
-        part = PartWriter(self._store, self._rank).write(None, {KEY: {"tensors": slices, "values": values}})
+        part = PartWriter(self._store, self._rank).write({}, {KEY: {"tensors": slices, "values": values}})
         return completed([WriteResult(MetadataIndex(part.name), part.size, part)])
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:

@@ -1,0 +1,99 @@
+"""What a model's weights are called in a Hugging Face folder, and the config.json that goes with them."""
+
+import json
+from typing import Any
+
+from torch import nn
+
+from gradwire.checkpoint.export import HuggingFace, Rows
+from gradwire.trainer.models.decoder import Block, Decoder
+from gradwire.trainer.models.errors import ModelError
+from gradwire.trainer.models.hf_causal_lm import HFCausalLM
+
+
+def hugging_face_layout(model: nn.Module) -> HuggingFace:
+    """The layout of a model; the meta device is enough for it.
+
+    The built-in decoder is written as a Llama (`LlamaForCausalLM`), which computes the same; a model of transformers as
+    what it is.
+
+    Raises:
+        ModelError: Hugging Face's libraries have no such model.
+    """
+    if isinstance(model, Decoder):
+        return _llama(model)
+    if isinstance(model, HFCausalLM):
+        return _own(model)
+    raise ModelError(
+        f"{type(model).__name__} has no Hugging Face layout, only Decoder and HFCausalLM have: export OUT.safetensors"
+    )
+
+
+def _llama(model: Decoder) -> HuggingFace:
+    names = {"model.embed_tokens.weight": Rows("embedding.weight"), "model.norm.weight": Rows("norm.weight")}
+    for number, block in enumerate(model.blocks):
+        assert isinstance(block, Block), "a decoder has no others"
+        names |= _llama_layer(f"model.layers.{number}", f"blocks.{number}", block)
+    if not model.tied:
+        names["lm_head.weight"] = Rows("output.weight")
+    tied = {"output.weight": "embedding.weight"} if model.tied else {}
+    return HuggingFace(names, _llama_config(model), tied)
+
+
+def _llama_layer(theirs: str, ours: str, block: Block) -> dict[str, Rows]:
+    queries = block.heads * block.head_width
+    keys = queries + block.kv_heads * block.head_width
+    inner = block.down.in_features
+    return {
+        f"{theirs}.input_layernorm.weight": Rows(f"{ours}.attention_norm.weight"),
+        f"{theirs}.self_attn.q_proj.weight": Rows(f"{ours}.qkv.weight", 0, queries),
+        f"{theirs}.self_attn.k_proj.weight": Rows(f"{ours}.qkv.weight", queries, keys),
+        f"{theirs}.self_attn.v_proj.weight": Rows(f"{ours}.qkv.weight", keys, block.qkv.out_features),
+        f"{theirs}.self_attn.o_proj.weight": Rows(f"{ours}.attend.weight"),
+        f"{theirs}.post_attention_layernorm.weight": Rows(f"{ours}.feed_forward_norm.weight"),
+        f"{theirs}.mlp.gate_proj.weight": Rows(f"{ours}.gate_up.weight", 0, inner),
+        f"{theirs}.mlp.up_proj.weight": Rows(f"{ours}.gate_up.weight", inner, 2 * inner),
+        f"{theirs}.mlp.down_proj.weight": Rows(f"{ours}.down.weight"),
+    }
+
+
+def _llama_config(model: Decoder) -> dict[str, Any]:
+    block = model.blocks[0]
+    assert isinstance(block, Block), "a decoder has no others"
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": model.vocabulary,
+        "max_position_embeddings": model.context,
+        "hidden_size": model.embedding.embedding_dim,
+        "intermediate_size": block.down.in_features,
+        "num_hidden_layers": len(model.blocks),
+        "num_attention_heads": block.heads,
+        "num_key_value_heads": block.kv_heads,
+        "head_dim": block.head_width,
+        "hidden_act": "silu",
+        "rms_norm_eps": model.norm.eps,
+        "rope_parameters": {"rope_type": "default", "rope_theta": model.rope_base},
+        "rope_theta": model.rope_base,  # where readers before transformers 5 look for it
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": model.tied,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        "dtype": str(model.embedding.weight.dtype).removeprefix("torch."),
+    }
+
+
+def _own(model: HFCausalLM) -> HuggingFace:
+    first: dict[int, str] = {}
+    names: dict[str, Rows] = {}
+    tied: dict[str, str] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if first.setdefault(id(tensor), name) == name:
+            names[name.removeprefix("model.")] = Rows(name)
+        else:
+            tied[name] = first[id(tensor)]
+    inner: Any = model.model
+    config = json.loads(inner.config.to_json_string())
+    return HuggingFace(names, config | {"architectures": [type(inner).__name__], "use_cache": True}, tied)
