@@ -8,7 +8,6 @@ writer leaves the young alone. The writer has no save under way when it cleans u
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from gradwire.checkpoint.commit import Commit, commit_name
@@ -17,6 +16,7 @@ from gradwire.checkpoint.errors import DamagedCheckpoint, MissingObject
 from gradwire.checkpoint.snapshot import read_part
 from gradwire.checkpoint.store import Store
 from gradwire.checkpoint.tags import TagList, Tags
+from gradwire.checkpoint.verdicts import Plan, Verdict
 
 GRACE = 86_400.0  # seconds that a save takes at most
 _COARSE = 1.0  # seconds: object stores tell times no finer
@@ -29,59 +29,28 @@ class Keeping(Protocol):
     def kept(self, history: History, tags: TagList, verified: int | None) -> Mapping[int, str]: ...
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What becomes of an object.
-
-    Args:
-        name: Its name.
-        goes: Whether it is to be removed.
-        reason: Why it goes or stays.
-        size: Its bytes, where known.
-    """
-
-    name: str
-    goes: bool
-    reason: str
-    size: int | None = None
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What becomes of every object of a store.
-
-    Args:
-        verdicts: One for each object; empty where another writer has taken over.
-        warnings: What keeps more than was asked for.
-        commits: The commits that go, oldest first.
-        writer_at: The number that the writer who cleans up wrote last; None where another cleans up.
-    """
-
-    verdicts: tuple[Verdict, ...]
-    warnings: tuple[str, ...]
-    commits: tuple[Commit, ...]
-    writer_at: int | None
-
-    @property
-    def going(self) -> tuple[Verdict, ...]:
-        return tuple(verdict for verdict in self.verdicts if verdict.goes)
-
-
 class Collector:
     """Plans what goes, and removes it.
 
     Args:
         store: The store.
         keeping: Which commits stay.
-        grace: Seconds after which an object that no commit needs is left over, however new the newest commit is not.
+        of_journal: What becomes of the journal's entries, with these commits staying; a writer trims its own.
+        grace: Seconds that a save takes at most: what no commit needs is left over after that.
         now: Seconds since 1970.
     """
 
     def __init__(
-        self, store: Store, keeping: Keeping, grace: float = GRACE, now: Callable[[], float] = time.time
+        self,
+        store: Store,
+        keeping: Keeping,
+        of_journal: "Callable[[History, set[int]], Iterable[Verdict]]" = lambda history, kept: (),
+        grace: float = GRACE,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._keeping = keeping
+        self._of_journal = of_journal
         self._grace = grace
         self._now = now
         self._log = CommitLog(store)
@@ -99,7 +68,6 @@ class Collector:
             StoreError: the store did not answer.
         """
         listed = [*self._store.list("parts"), *self._store.list("packs")]  # before the commits that may name more
-        journals = self._store.folders("journal")
         history, tags = self._log.history(), Tags(self._store).all()
         if writer_at is not None and history.last != writer_at:
             return Plan((), (), (), writer_at)
@@ -118,7 +86,7 @@ class Collector:
             *_of_commits(self._log.sequences(), history, kept),
             *(Verdict(f"tags/{name}", False, "tags stay until they are deleted") for name in Tags(self._store).names()),
             *self._of_objects(listed, needs, history, unsure, young=writer_at is None),
-            *self._of_journals(journals, {*kept}, history),
+            *self._of_journal(history, {*kept}),
         ]
         going = tuple(commit for commit in history.commits if commit.sequence not in kept)
         return Plan(tuple(verdicts), tuple(warnings), going, writer_at)
@@ -187,14 +155,6 @@ class Collector:
                 yield self._of_orphan(name, newest)
             else:
                 yield Verdict(name, True, "no snapshot that stays needs it")
-
-    def _of_journals(self, bases: list[str], kept: set[int], history: History) -> Iterator[Verdict]:
-        for folder in bases:
-            base = int(folder.removeprefix("journal/"))
-            there = base in {*kept, *_sequences(history), *history.damaged}
-            reason = f"its base, {commit_name(base)}, {'stays' if base in kept else 'goes' if there else 'is gone'}"
-            for epoch in self._store.folders(folder):
-                yield from (Verdict(name, base not in kept, reason) for name in self._store.list(epoch))
 
     def _of_orphan(self, name: str, newest: float | None) -> Verdict:
         written = self._time(name)

@@ -1,0 +1,136 @@
+"""Reading back what a snapshot needs: every pack once, each of its bytes and each chunk in it proven."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from gradwire.checkpoint.commit import Commit
+from gradwire.checkpoint.errors import DamagedCheckpoint
+from gradwire.checkpoint.outline import Named, Outline, read_outline
+from gradwire.checkpoint.packs import PackRef, unpack
+from gradwire.checkpoint.store import Store, content_name
+from gradwire.checkpoint.tensors import Chunk
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PackUse:
+    """What lies in a pack.
+
+    Args:
+        pack: The pack.
+        chunks: The chunks in it, each with the tensor that it belongs to.
+    """
+
+    pack: PackRef
+    chunks: tuple[tuple[Chunk, Named], ...]
+
+
+@dataclass(frozen=True)
+class PackDamage:
+    """What is wrong with a pack.
+
+    Args:
+        name: Its name.
+        problem: What was found.
+        lost: The tensors that have lost bytes.
+    """
+
+    name: str
+    problem: str
+    lost: tuple[Named, ...]
+
+
+def uses_of(outlines: Iterable[Outline]) -> list[PackUse]:
+    """The packs that snapshots need, each once, with everything that lies in them."""
+    packs: dict[str, PackRef] = {}
+    chunks: dict[str, list[tuple[Chunk, Named]]] = defaultdict(list)
+    for outline in outlines:
+        packs |= {pack.name: pack for part in outline.parts for pack in part.packs}
+        for tensor in outline.tensors:
+            for chunk in tensor.stored.chunks:
+                chunks[tensor.part.packs[chunk.pack].name].append((chunk, tensor))
+    return [PackUse(pack, tuple(chunks[name])) for name, pack in sorted(packs.items())]
+
+
+def check_pack(store: Store, use: PackUse) -> PackDamage | None:
+    """Read a pack and prove its bytes by its name, and each chunk in it by the chunk's digest; None where it is sound.
+
+    Raises:
+        StoreError: it could not be read.
+    """
+    pack = use.pack
+    everything = tuple(dict.fromkeys(tensor for _, tensor in use.chunks))
+    try:
+        data = memoryview(store.get(pack.name, pack.size))
+    except DamagedCheckpoint as error:
+        return PackDamage(pack.name, str(error).removeprefix(f"{store.url}: "), everything)
+    if len(data) != pack.size:
+        return PackDamage(pack.name, f"{pack.name} has {len(data)} of its {pack.size} bytes", everything)
+    lost = tuple(dict.fromkeys(tensor for chunk, tensor in use.chunks if not _proven(data, chunk, tensor)))
+    if content_name(data) != pack.digest:
+        return PackDamage(pack.name, f"{pack.name} is altered: its bytes do not have the digest that names it", lost)
+    if lost:
+        return PackDamage(pack.name, f"{pack.name} does not hold the chunks that its part says", lost)
+    return None
+
+
+def _proven(data: memoryview, chunk: Chunk, tensor: Named) -> bool:
+    try:
+        unpack(data, chunk, tensor.stored.dtype.itemsize, "a pack")
+    except DamagedCheckpoint:
+        return False
+    return True
+
+
+def damages(
+    store: Store, uses: Iterable[PackUse], progress: Callable[[int], None] = lambda size: None
+) -> Iterator[PackDamage]:
+    """What is wrong with packs; one of them is in memory at a time.
+
+    Args:
+        store: Where they are.
+        uses: The packs.
+        progress: Told the bytes of each pack that was read.
+
+    Raises:
+        StoreError: one could not be read.
+    """
+    for use in uses:
+        damage = check_pack(store, use)
+        progress(use.pack.size)
+        if damage is not None:
+            yield damage
+
+
+def verify(store: Store, commit: Commit) -> Outline:
+    """Prove that a snapshot is whole by reading everything that it needs.
+
+    Raises:
+        DamagedCheckpoint: it is not.
+        UnsupportedFormat: it was written in a newer format.
+        StoreError: something could not be read.
+    """
+    outline = read_outline(store, commit)
+    for damage in damages(store, uses_of([outline])):
+        raise DamagedCheckpoint(f"{store.url}: {damage.problem}")
+    return outline
+
+
+def newest_whole(store: Store, commits: Iterable[Commit]) -> Commit | None:
+    """The first of some commits that is whole, or None where none is.
+
+    Raises:
+        UnsupportedFormat: one was written in a newer format.
+        StoreError: something could not be read.
+    """
+    for commit in commits:
+        try:
+            verify(store, commit)
+        except DamagedCheckpoint as error:
+            log.warning("%s is not whole: %s", commit.name, error)
+        else:
+            return commit
+    return None
