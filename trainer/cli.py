@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gradwire.trainer.bench.command import bench
+from gradwire.trainer.checkpoint_command import checkpoint
 from gradwire.trainer.launch.streams import make_usable
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench)
+app.add_typer(checkpoint)
 
 Overrides = Annotated[
     list[str] | None,
