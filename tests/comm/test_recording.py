@@ -205,8 +205,8 @@ def _reduced_by_all(rank, axes):
 
 
 @pytest.mark.parametrize("axes", [{"ring": 2}, {"ring": 4}, {"local": 2, "node": 2}], ids=str)
-def test_installed_gradients_are_those_of_backward(own_ranks, axes):
-    own_ranks(4 if axes != {"ring": 2} else 2, _reduced_by_all, axes)
+def test_installed_gradients_are_those_of_backward(ranks, axes):
+    ranks(4 if axes != {"ring": 2} else 2, _reduced_by_all, axes)
 
 
 def _alone(_):
