@@ -4,9 +4,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from gradwire.checkpoint import Checkpointer, CheckpointWriteError, NoCheckpoint, StoreError, WriterFenced, load_weights
+from gradwire.checkpoint.blobs import Blob
+from gradwire.checkpoint.journal_reader import JournalReader
+from gradwire.checkpoint.journal_trim import trim
+from gradwire.checkpoint.journal_writer import JournalWriter
 from gradwire.checkpoint.store import Store
+from tests.checkpoint.journals import claimed, committed, gradient, put
 from tests.checkpoint.states import same, same_state, state_at
 
 
@@ -98,3 +104,24 @@ def test_missing_credentials_are_an_error_and_not_an_empty_store(bucket: str, mo
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
     with pytest.raises(StoreError, match="credentials"):
         Checkpointer(bucket).restore()
+
+
+def test_a_journal_is_written_sealed_replayed_and_trimmed_as_on_a_disk(bucket: str) -> None:
+    store = Store.open(bucket)
+    writer = claimed(store)
+    base = committed(writer, 10)
+    with JournalWriter(store, base, writer.epoch, 0, 1, "update") as journal:
+        for update in (11, 12):
+            journal.append(update, {"lr": 0.1}, {"gradient": Blob(gradient(update))})
+            journal.wait(update)
+    reader = JournalReader(Store.open(bucket), base)
+    successor = claimed(store, base, reader.seal(12))
+    put(store, base, writer.epoch, 13)  # by the writer before, who has not noticed
+    put(store, base, successor.epoch, 13)
+    reader = JournalReader(store, base)
+    assert reader.updates() == [11, 12, 13]
+    assert reader.read(13)[0].place.epoch == successor.epoch
+    assert torch.equal(reader.read(12)[0].tensors["gradient"].data, gradient(12))
+    newer = committed(successor, 13)
+    assert trim(store, [newer], lambda commit: None) == 4
+    assert store.folders("journal") == []
