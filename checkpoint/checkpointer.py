@@ -11,8 +11,13 @@ from gradwire.checkpoint.background import Background, Saving, Stage
 from gradwire.checkpoint.commit import Commit, Reason
 from gradwire.checkpoint.commits import CommitLog
 from gradwire.checkpoint.epochs import CommitWriter
+from gradwire.checkpoint.errors import NoCheckpoint
+from gradwire.checkpoint.history import read_log, spans
+from gradwire.checkpoint.journal_reader import JournalReader
+from gradwire.checkpoint.journal_writer import Durability, JournalWriter
 from gradwire.checkpoint.policy import Policy, Standing
-from gradwire.checkpoint.ranks import Ranks
+from gradwire.checkpoint.ranks import Ranks, raising
+from gradwire.checkpoint.recovery import Recovery
 from gradwire.checkpoint.restoring import Restorer, load_everything, load_state
 from gradwire.checkpoint.retention import Pruner, Retention
 from gradwire.checkpoint.saving import Request, Saver
@@ -36,6 +41,8 @@ class Checkpointer:
         stage: What `start` does first: `copy` copies the state, and training goes on while the copy is written; with
             `none` it takes no memory and returns when the snapshot is durable.
         policy: What becomes of a run whose snapshots, begun with `start`, fail.
+        keep_every: Updates between snapshots that stay for good, where not None.
+        keep_journal: Newest snapshots of which the journal stays.
 
     Raises:
         StoreError: the URL cannot be a store.
@@ -52,13 +59,15 @@ class Checkpointer:
         group: dist.ProcessGroup | None = None,
         stage: Stage = "copy",
         policy: Policy = Policy(),  # noqa: B008 - frozen
+        keep_every: int | None = None,
+        keep_journal: int = 2,
     ) -> None:
-        retention = Retention(keep_last, keep_best, best)
+        retention = Retention(keep_last, keep_best, best, keep_every)
         self._store = Store.open(os.fspath(url))
         self._ranks = Ranks(group)
         self._log = CommitLog(self._store)
         self._writer = CommitWriter(self._store, writer or f"{socket.gethostname()}:{os.getpid()}")
-        self._saver = Saver(self._store, self._writer, Pruner(self._store, retention))
+        self._saver = Saver(self._store, self._writer, Pruner(self._store, retention), keep_journal)
         self._background = Background(self._saver, self._ranks, stage, policy)
         self._restorer = Restorer(self._store, self._ranks)
 
@@ -161,6 +170,54 @@ class Checkpointer:
         self._writer.continue_from(commit)
         self._saver.continue_from(self._ranks, commit)
         return shared, locals_, commit
+
+    def base_of(self, update: int) -> int:
+        """The update of the newest snapshot from which the journal leads to an update, or that is of it. All ranks.
+
+        Raises:
+            NoCheckpoint: there is none.
+            StoreError: the store cannot be read.
+        """
+        return int(raising(lambda: self._ranks.on_first(lambda: self._base_of(update))))
+
+    def _base_of(self, update: int) -> int:
+        for commit in reversed(self._log.history().ancestry):
+            if commit.update <= update <= commit.update + len(JournalReader(self._store, commit).names):
+                return commit.update
+        updates = read_log(self._store).updates
+        raise NoCheckpoint(f"{self._store.url} cannot restore update {update}; it can restore {spans(updates)}")
+
+    def recovery(self, commit: Commit) -> Recovery:
+        """What was journalled after a snapshot that was restored. All ranks call it, and step through it together."""
+        return Recovery(self._store, self._ranks, commit)
+
+    def continue_at(self, recovery: Recovery, update: int) -> None:
+        """Make later saves and journals continue from a journalled update that was replayed. All ranks call it."""
+        self._writer.continue_from(recovery.base, recovery.seal(update))
+
+    def journal(
+        self, base: Commit, after: int, durability: Durability = "interval", interval: float = 5.0
+    ) -> JournalWriter:
+        """A journal of what follows; all ranks call it.
+
+        Args:
+            base: The snapshot that the run restored or has saved.
+            after: The update that the run is at: that of the base, or what was replayed on it.
+            durability: As in JournalWriter, like `interval`.
+            interval: In seconds.
+
+        Raises:
+            WriterFenced: another writer has taken the store over.
+            StoreError: the store cannot be written.
+        """
+
+        def claim() -> int:
+            self._writer.claim()
+            return self._writer.epoch
+
+        epoch = raising(lambda: self._ranks.on_first(claim))
+        ranks = self._ranks
+        return JournalWriter(self._store, base, epoch, ranks.rank, ranks.size, durability, interval, after=after)
 
     @property
     def damaged(self) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Ranks acting together: each does its share, then all learn what came of it."""
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gradwire.checkpoint import errors
 from gradwire.checkpoint.errors import CheckpointError
 
 
@@ -41,6 +43,17 @@ class RanksFailed(Exception):  # noqa: N818
         self.failures = failures
 
 
+def raising(action: Callable[[], Any]) -> Any:
+    """What `action` returns; where ranks failed, the most telling failure as an error of its own class."""
+    try:
+        return action()
+    except RanksFailed as error:
+        failures = sorted(error.failures, key=lambda failure: failure.kind in ("DamagedCheckpoint", "MissingObject"))
+        kind = getattr(errors, failures[0].kind, CheckpointError)
+        reason = failures[0].reason if len(failures) == 1 and failures[0].rank == 0 else str(error)
+        raise kind(reason) from error.__cause__
+
+
 class Ranks:
     """The ranks of a process group, exchanging JSON as tensors of bytes (object collectives pickle).
 
@@ -58,11 +71,16 @@ class Ranks:
         if self._group is None:
             return Ranks(None)
         members = dist.get_process_group_ranks(self._group)
-        return Ranks(dist.new_group(members, backend="gloo", use_local_synchronization=True))
+        alone = len(members) < dist.get_world_size()
+        return Ranks(dist.new_group(members, backend="gloo", use_local_synchronization=alone))
 
     def close(self) -> None:
-        """Give the group up; for one that `apart` made, and that nobody uses any more."""
-        if self._group is not None:
+        """Give the group up; for one that `apart` made, and that nobody uses any more.
+
+        One that its own ranks created alone stays: torch would give its name to the next of the same ranks, and with it
+        the addresses that it left in the store.
+        """
+        if self._group is not None and self._group.group_name.isdigit():
             dist.destroy_process_group(self._group)
 
     def together(self, action: Callable[[], Any]) -> list[Any]:
@@ -106,4 +124,15 @@ class Ranks:
         tensor = tensor.to(device)
         gathered = [torch.empty_like(tensor) for _ in range(self.size)]
         dist.all_gather(gathered, tensor, group=self._group)
+        _await_release(tensor, *gathered)
         return [each.cpu() for each in gathered]
+
+
+def _await_release(*tensors: torch.Tensor) -> None:
+    """Wait for the moment until the backend's thread has let go of them.
+
+    Were it the last to hold one while the interpreter ends, it would abort the process.
+    """
+    end = time.monotonic() + 1.0
+    while any(each.device.type == "cpu" and each._use_count() > 1 for each in tensors) and time.monotonic() < end:  # type: ignore[attr-defined]
+        time.sleep(1e-5)

@@ -4,12 +4,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
-from gradwire.checkpoint import errors
 from gradwire.checkpoint.commit import Commit, parse_entry
 from gradwire.checkpoint.commits import CommitLog
 from gradwire.checkpoint.errors import CheckpointError, DamagedCheckpoint, WorldSizeMismatch
 from gradwire.checkpoint.known import Known
-from gradwire.checkpoint.ranks import Ranks, RanksFailed
+from gradwire.checkpoint.ranks import Ranks, raising
 from gradwire.checkpoint.snapshot import Part, load_tree, local_places, read_parts, shared_places
 from gradwire.checkpoint.state import State
 from gradwire.checkpoint.store import Store
@@ -69,7 +68,7 @@ class Restorer:
                     return commit.sequence, commit.to_bytes().decode("ascii"), self.damaged
             raise DamagedCheckpoint(f"{self._store.url} has no whole snapshot: {'; '.join(self.damaged)}")
 
-        sequence, text, damaged = _raising(lambda: self._ranks.on_first(choose))
+        sequence, text, damaged = raising(lambda: self._ranks.on_first(choose))
         self.damaged = tuple(damaged)
         entry = parse_entry(text.encode("ascii"), sequence, f"{self._store.url}: commit {sequence}")
         if not isinstance(entry, Commit):
@@ -78,11 +77,11 @@ class Restorer:
 
     def _load(self, commit: Commit, load: Callable[[Commit], Loaded]) -> Loaded:
         loaded: list[Loaded] = []
-        _raising(lambda: self._ranks.together(lambda: loaded.append(load(commit))))
+        raising(lambda: self._ranks.together(lambda: loaded.append(load(commit))))
         return loaded[0]
 
     def _report(self, commit: Commit, error: DamagedCheckpoint, *, exact: bool) -> None:
-        if not _raising(lambda: self._ranks.on_first(lambda: self._log.holds(commit.sequence))):
+        if not raising(lambda: self._ranks.on_first(lambda: self._log.holds(commit.sequence))):
             return  # retention removed it while it was read: not damage
         message = f"the snapshot of update {commit.update} ({commit.name}) is damaged: {error}"
         if exact:
@@ -98,17 +97,6 @@ class Restorer:
             self.damaged = (*self.damaged, message)
             if self._ranks.rank == 0:
                 log.warning("%s", message)
-
-
-def _raising(action: Callable[[], Any]) -> Any:
-    """What `action` returns; where ranks failed, the most telling failure as an error of its own class."""
-    try:
-        return action()
-    except RanksFailed as error:
-        failures = sorted(error.failures, key=lambda failure: failure.kind in ("DamagedCheckpoint", "MissingObject"))
-        kind = getattr(errors, failures[0].kind, CheckpointError)
-        reason = failures[0].reason if len(failures) == 1 and failures[0].rank == 0 else str(error)
-        raise kind(reason) from error.__cause__
 
 
 def load_state(store: Store, commit: Commit, rank: int, world_size: int) -> State:

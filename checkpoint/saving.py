@@ -7,8 +7,10 @@ from typing import Any
 
 from gradwire.checkpoint import errors, tree
 from gradwire.checkpoint.commit import LONGEST_COMMIT, Commit, Reason, parse_entry
+from gradwire.checkpoint.commits import CommitLog
 from gradwire.checkpoint.epochs import CommitWriter, Draft
 from gradwire.checkpoint.errors import CheckpointError, CheckpointWriteError, StoreFull, UnsupportedState, WriterFenced
+from gradwire.checkpoint.journal_trim import trim
 from gradwire.checkpoint.known import Known
 from gradwire.checkpoint.ranks import Failure, Ranks, RanksFailed
 from gradwire.checkpoint.restoring import recall
@@ -19,6 +21,7 @@ from gradwire.checkpoint.space import Demand, check, demand
 from gradwire.checkpoint.staging import bytes_of
 from gradwire.checkpoint.state import State
 from gradwire.checkpoint.store import Store
+from gradwire.checkpoint.verification import verify
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +42,12 @@ class Saver:
         store: Where they go.
         writer: Commits them, on rank 0.
         pruner: Removes old ones, on rank 0.
+        keep_journal: Newest commits of which the journal stays.
     """
 
-    def __init__(self, store: Store, writer: CommitWriter, pruner: Pruner) -> None:
+    def __init__(self, store: Store, writer: CommitWriter, pruner: Pruner, keep_journal: int = 2) -> None:
         self._store = store
+        self._keep_journal = keep_journal
         self._writer = writer
         self._pruner = pruner
         self._known = Known()
@@ -83,8 +88,13 @@ class Saver:
             return
         try:
             self._pruner.prune(commit.sequence)
+            trim(self._store, CommitLog(self._store).history().ancestry[-self._keep_journal :], self._verify)
         except CheckpointError as error:
             log.warning("update %d was saved, but old snapshots were not removed: %s", commit.update, error)
+
+    def _verify(self, commit: Commit) -> None:
+        verify(self._store, commit)
+        self._pruner.note_verified(commit)
 
     def check_room(self, ranks: Ranks, state: State) -> None:
         """Look for room for a state before anything is done for it.

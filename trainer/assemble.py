@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gradwire.checkpoint import Checkpointer, Commit, NoCheckpoint, State, WorldSizeMismatch
+from gradwire.checkpoint import Checkpointer, Commit, NoCheckpoint, Policy, State, WorldSizeMismatch
 from gradwire.comm import AllReduce, Topology
 from gradwire.comm.compression import Compression
 from gradwire.schedulers import Duration, Plan
@@ -20,6 +20,7 @@ from gradwire.trainer.blocks import checkpoint_activations, compile_blocks
 from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.config import instantiate
 from gradwire.trainer.data import length_of, training_set, validation_set
+from gradwire.trainer.errors import ReplayError
 from gradwire.trainer.evaluation import EvaluationInterrupted, TextSamples
 from gradwire.trainer.initial_weights import load_initial_weights
 from gradwire.trainer.launch.context import WorkerContext
@@ -52,11 +53,7 @@ def run(config: Node, context: WorkerContext) -> int:
     if context.mode == "evaluate":
         restore(lambda restored: trainer.restore_model(restored.state), checkpointer, context.restore)
         return evaluate(trainer, context)
-    restore(
-        lambda restored: trainer.restore(restored.state, restored.everyone, moved=restored.moved),
-        checkpointer,
-        context.restore,
-    )
+    recover(trainer, checkpointer, context.restore)
     context.accept()
     result = trainer.fit()
     return int(ExitCode.PREEMPTED if result.status == "preempted" else ExitCode.DONE)
@@ -77,22 +74,49 @@ class Restored:
     moved: bool = False
 
 
-def restore(put_back: Callable[[Restored], None], checkpointer: Checkpointer, ref: str | None) -> None:
-    """Put back the state of `latest`, an update, or `latest-if-any`; None starts anew.
+def restore(put_back: Callable[[Restored], None], checkpointer: Checkpointer, ref: str | None) -> Commit | None:
+    """Put back the snapshot of `latest`, an update, or `latest-if-any`; None starts anew.
 
     Raises:
         CheckpointError: what was asked for is missing or damaged.
     """
     if ref is None:
-        return
+        return None
     try:
         restored, commit = read(checkpointer, "latest" if ref.startswith("latest") else int(ref))
     except NoCheckpoint:
         if ref != "latest-if-any":
             raise
-        return
+        return None
     put_back(restored)
-    log.info("continuing from update %d", commit.update)
+    return commit
+
+
+def recover(trainer: Trainer, checkpointer: Checkpointer, ref: str | None) -> None:
+    """Put back a snapshot, and do again what the journal holds after it, up to what was asked for.
+
+    Raises:
+        CheckpointError: what was asked for is missing or damaged.
+        ReplayError: an update was asked for that the journal does not lead to any more.
+    """
+    last = int(ref) if ref is not None and ref.isdigit() else None
+    start = ref if last is None else str(checkpointer.base_of(last))
+
+    def put_back(restored: Restored) -> None:
+        trainer.restore(restored.state, restored.everyone, moved=restored.moved)
+
+    commit = restore(put_back, checkpointer, start)
+    if commit is None:
+        return
+    try:
+        reached = trainer.replay(commit, last)
+    except ReplayError as error:
+        if last is not None and last != commit.update:
+            raise
+        log.warning("%s: the run goes on from the snapshot of update %d instead", error, commit.update)
+        commit = restore(put_back, checkpointer, str(commit.update))
+        reached = trainer.clock.updates
+    log.info("continuing from update %d", reached)
 
 
 def read(checkpointer: Checkpointer, ref: int | Literal["latest"]) -> tuple[Restored, Commit]:
@@ -128,6 +152,10 @@ def component(node: Node, allow: tuple[str, ...], *section_keys: str, **argument
 
 def duration(text: str | None) -> Duration | None:
     return None if text is None else Duration.parse(text)
+
+
+def seconds(text: str | None) -> float | None:
+    return None if text is None else Duration.parse(text).seconds
 
 
 def build_plan(config: Node, data: Any, allow: tuple[str, ...] = ()) -> Plan:
@@ -183,7 +211,7 @@ def build_strategy(config: Node, context: WorkerContext, allow: tuple[str, ...] 
         codecs=codecs_of(comm["codecs"], allow),
         segment_mb=comm["segment_mb"],
         rotate=comm["rotate"],
-        timeout=comm["timeout"] and Duration.parse(comm["timeout"]).seconds,
+        timeout=seconds(comm["timeout"]),
     )
     strategy: Strategy = component(
         config["strategy"],
@@ -193,6 +221,7 @@ def build_strategy(config: Node, context: WorkerContext, allow: tuple[str, ...] 
         bucket_mb=comm["bucket_mb"],
         control=context.control,
         overlap=comm["overlap"],
+        recorded=config["checkpoint"]["journal"] is not None,
     )
     return strategy
 
@@ -227,10 +256,13 @@ def settings_of(config: Node) -> Settings:
         evaluation_batch=evaluation["batch"],
         evaluation_limit=evaluation["limit"],
         save_every=duration(config["checkpoint"]["every"]),
+        journal=config["checkpoint"]["journal"],
+        journal_interval=Duration.parse(config["checkpoint"]["journal_interval"]).seconds,
+        recover_within=seconds(config["checkpoint"]["recover_within"]),
         check_replicas_every=duration(run["check_replicas"]),
         noise_scale_every=duration(config["noise_scale"]["every"]),
         noise_scale_decay=config["noise_scale"]["decay"],
-        max_time=run["max_time"] and Duration.parse(run["max_time"]).seconds,
+        max_time=seconds(run["max_time"]),
     )
 
 
@@ -284,7 +316,16 @@ def build_checkpointer(config: Node, context: WorkerContext) -> Checkpointer:
     """The store of the run: its own folder unless a URL is given."""
     settings = config["checkpoint"]
     url = settings["url"] or str(Path(context.run_dir) / "checkpoints")
-    return Checkpointer(url, keep_last=settings["keep"], keep_best=settings["keep_best"], group=context.control)
+    return Checkpointer(
+        url,
+        keep_last=settings["keep"],
+        keep_best=settings["keep_best"],
+        group=context.control,
+        stage=settings["stage"],
+        policy=Policy(settings["on_failure"], settings["failures"]),
+        keep_every=settings["keep_every"],
+        keep_journal=settings["keep_journal"],
+    )
 
 
 def build_loggers(config: Node, allow: tuple[str, ...]) -> list[Any]:

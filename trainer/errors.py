@@ -55,3 +55,7 @@ class PredictionError(TrainerError):
     """What was asked to be foretold cannot be, or is of something that does not exist."""
 
     exit_code = 2
+
+
+class ReplayError(TrainerError):
+    """What the journal holds does not lead to the state that it led to before."""

@@ -47,6 +47,11 @@ class Precision:
         """Backward pass of a (micro-batch's share of the) loss, scaled where the format needs it."""
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
 
+    def begin(self) -> None:
+        """Where gradients come from elsewhere than `backward`: have the scale that they came with."""
+        if self.scaler is not None:
+            self.scaler.scale(torch.zeros((), device=self._device))
+
     def unscale(self, optimizer: Optimizer) -> None:
         """Bring the gradients back to the loss's own scale."""
         if self.scaler is not None:

@@ -31,6 +31,10 @@ class Settings:
         evaluation_batch: Samples in an evaluation batch.
         evaluation_limit: Validation samples to use; None uses all.
         save_every: Between snapshots (any unit, wall clock too); None saves at the end only.
+        journal: Whether every update is journalled between snapshots, and durable before the next (`update`), or within
+            `journal_interval`.
+        journal_interval: Seconds between two writes of the journal with `interval`.
+        recover_within: Seconds that recovery may take: a snapshot is saved when the journal has become too long for it.
         check_replicas_every: Between comparisons of the ranks' weights, bit by bit; None compares never.
         noise_scale_every: Between measurements of the gradient noise scale; None where only the plan may need it.
         noise_scale_decay: Weight that the past keeps in its averages at each measurement.
@@ -50,6 +54,9 @@ class Settings:
     evaluation_batch: int = 32
     evaluation_limit: int | None = None
     save_every: Duration | None = None
+    journal: Literal["update", "interval"] | None = None
+    journal_interval: float = 5.0
+    recover_within: float | None = None
     check_replicas_every: Duration | None = None
     noise_scale_every: Duration | None = None
     noise_scale_decay: float = 0.95

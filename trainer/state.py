@@ -29,6 +29,18 @@ def capture(trainer: "Trainer") -> State:
         "optimizer_kind": type(trainer.optimizer).__name__,
         "average": None if trainer.average is None else trainer.average.state_dict(),
         "scaler": trainer.precision.state_dict(),
+        **progress(trainer),
+    }
+    local = trainer.strategy.state_dict()
+    in_flight = local.pop(_IN_FLIGHT, None)
+    if in_flight is not None:
+        shared[_IN_FLIGHT] = {**in_flight, "carried": without_requests(in_flight["carried"])}
+    return State(shared=shared, local=local)
+
+
+def progress(trainer: "Trainer") -> dict[str, Any]:
+    """How far the trainer has come: what is not changed by applying a gradient."""
+    return {
         "clock": trainer.clock.to_dict(),
         "stream": trainer.stream.state_dict(),
         "callbacks": {name: callback.state_dict() for name, callback in trainer.callbacks.items()},
@@ -36,11 +48,25 @@ def capture(trainer: "Trainer") -> State:
         "noise_scale": trainer.measuring.state_dict(),
         "pending": trainer.pending,
     }
-    local = trainer.strategy.state_dict()
-    in_flight = local.pop(_IN_FLIGHT, None)
-    if in_flight is not None:
-        shared[_IN_FLIGHT] = {**in_flight, "carried": without_requests(in_flight["carried"])}
-    return State(shared=shared, local=local)
+
+
+def put_back_progress(trainer: "Trainer", shared: Mapping[str, Any]) -> None:
+    """Give the trainer what `progress` captured.
+
+    Raises:
+        StateMismatchError: it lies past the end of the plan.
+    """
+    trainer.clock = Clock.from_dict(shared["clock"])
+    trainer.stream.load_state_dict(shared["stream"])
+    for name, callback in trainer.callbacks.items():
+        callback.load_state_dict(shared["callbacks"].get(name, {}))
+    trainer.decisions.load_state_dict(shared["decisions"])
+    trainer.measuring.load_state_dict(shared["noise_scale"])
+    if trainer.plan.measures:
+        decided = trainer.decisions.of(NOISE_SCALE)
+        trainer.plan = trainer.plan.measured([Measured(entry.samples, float(entry.value)) for entry in decided])
+    trainer.pending = shared["pending"]
+    _check_within_plan(trainer)
 
 
 def put_back_model(trainer: "Trainer", state: State) -> None:
@@ -84,7 +110,7 @@ def put_back(
             trainer.clock.updates,
         )
         in_flight = {}
-    _put_back_own(
+    put_back_own(
         trainer,
         {**state.local, **in_flight},
         lambda: [{**own, **in_flight} for own in ([state.local] if everyone is None else everyone())],
@@ -103,16 +129,7 @@ def _put_back(trainer: "Trainer", state: State) -> None:
         )
     load_named_state(trainer.model, trainer.optimizer, shared["optimizer"])
     trainer.precision.load_state_dict(shared["scaler"])
-    trainer.stream.load_state_dict(shared["stream"])
-    for name, callback in trainer.callbacks.items():
-        callback.load_state_dict(shared["callbacks"].get(name, {}))
-    trainer.decisions.load_state_dict(shared["decisions"])
-    trainer.measuring.load_state_dict(shared["noise_scale"])
-    if trainer.plan.measures:
-        decided = trainer.decisions.of(NOISE_SCALE)
-        trainer.plan = trainer.plan.measured([Measured(entry.samples, float(entry.value)) for entry in decided])
-    trainer.pending = shared["pending"]
-    _check_within_plan(trainer)
+    put_back_progress(trainer, shared)
 
 
 def _check_within_plan(trainer: "Trainer") -> None:
@@ -126,8 +143,11 @@ def _check_within_plan(trainer: "Trainer") -> None:
         )
 
 
-def _put_back_own(trainer: "Trainer", own: Own, everyone: Callable[[], Sequence[Own]], moved: bool) -> None:
-    """What codecs lost so far, to this rank or, where ranks or axes are others, so that the sum over ranks stays."""
+def put_back_own(trainer: "Trainer", own: Own, everyone: Callable[[], Sequence[Own]], moved: bool) -> None:
+    """Give the strategy what it carries over: what codecs lost so far.
+
+    To this rank its own or, where ranks or axes are others, so that the sum over ranks stays.
+    """
     strategy = trainer.strategy
     fits = not moved and strategy.load_state_dict(own)
     if not all(int(each) for each in strategy.gather(torch.tensor([int(fits)]))):

@@ -3,14 +3,14 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gradwire.checkpoint import Checkpointer, State
+from gradwire.checkpoint import Checkpointer, CheckpointError, Commit, Saving, Standing, State
 from gradwire.schedulers import Clock, Plan, Step
 from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.communication import Communication
@@ -20,6 +20,7 @@ from gradwire.trainer.decisions import ALL_REDUCE, CODEC, NOISE_SCALE, Decision,
 from gradwire.trainer.ema import MovingAverage
 from gradwire.trainer.errors import OverlapError
 from gradwire.trainer.evaluation import EvaluationInterrupted, Evaluator, TextSamples
+from gradwire.trainer.journaling import Journaling, replay
 from gradwire.trainer.loggers.base import Logger, RunInfo
 from gradwire.trainer.losses import Loss, loss_for
 from gradwire.trainer.measuring import EVERY, Measuring
@@ -90,6 +91,11 @@ class Trainer:
         self._run = run
         self._checkpointer = checkpointer
         self._beat = beat
+        self._base: Commit | None = None  # what was restored, where the journal may go on from
+        self._saving: Saving | None = None
+        self._durable_update = -1
+        self._dues = 0
+        self.journal = self._build_journal()
         self.updater = self._build_updater(stop_requested)
         self._evaluator = self._build_evaluator(data, samples, stop_requested)
         wall = settings.save_every is not None and settings.save_every.is_wall_clock
@@ -131,8 +137,18 @@ class Trainer:
             clip=self.settings.clip,
             non_finite=self.settings.non_finite,
             stop_requested=lambda: stop_requested() or self._end_clock.due(),
-            due=lambda: self._save_clock.due(),
+            due=lambda: self._save_clock.due() or (self.journal is not None and self.journal.due),
+            before_reduction=lambda update: self.journal.wait(update) if self.journal else None,
             beat=self._beat,
+        )
+
+    def _build_journal(self) -> Journaling | None:
+        if self._checkpointer is None or self.settings.journal is None:
+            return None
+        settings = self.settings
+        assert settings.journal is not None
+        return Journaling(
+            self, self._checkpointer, settings.journal, settings.journal_interval, settings.recover_within
         )
 
     def _build_evaluator(
@@ -161,10 +177,29 @@ class Trainer:
             self._start_loggers()
             for callback in self.callbacks.values():
                 callback.on_start(self)
+            self._begin_journal()
             return self._finish(self._train())
         except BaseException:
+            if self.journal is not None:
+                with suppress(CheckpointError):
+                    self.journal.close()
             self._stop_loggers("failed")
             raise
+
+    def _begin_journal(self) -> None:
+        """Journal from here on: what was restored is its base, or else a snapshot of the present state."""
+        if self.journal is None or self._checkpointer is None:
+            return
+        reason = self.strategy.record()
+        if reason is not None:
+            log.warning("updates are not journalled: %s. Snapshots alone bring the run back, in the same bits", reason)
+            self.journal = None
+            return
+        base, self._base = self._base, None
+        if base is None:
+            base = self._checkpointer.save(self.state(), self.clock.to_dict(), {}, reason="interval")
+            self._durable_update = self._saved_update = self.clock.updates
+        self.journal.begin(base, self.clock.updates)
 
     def _train(self) -> Status:
         try:
@@ -290,8 +325,21 @@ class Trainer:
         if self._check_every.due(before, self.clock):
             self.strategy.synchronize_buffers(self.model)  # running statistics are each rank's own until then
             self.strategy.check_replicas(self.model)
+        if self.journal is not None:
+            self.journal.append(outcome)
+        self._note_saved()
         if self._save_every.due(before, self.clock) or outcome.due:
             self.save("interval")
+
+    def _note_saved(self) -> None:
+        """Where a snapshot has become durable, the journal goes on from it."""
+        if self._saving is not None and self._saving.done:
+            saving, self._saving = self._saving, None
+            if saving.failure is None:
+                commit = saving.wait()
+                self._durable_update = commit.update
+                if self.journal is not None:
+                    self.journal.rebase(commit)
 
     def _log_due(self) -> bool:
         return self.clock.updates % self.settings.log_every == 0
@@ -318,8 +366,8 @@ class Trainer:
             record["total_updates"] = self._total_updates()
         if self.clock.skipped:
             record["skipped"] = self.clock.skipped
-        if self._saved_update >= 0:
-            record["checkpoint/update"] = self._saved_update
+        if self._durable_update >= 0:
+            record["checkpoint/update"] = self._durable_update
         return record
 
     def _total_updates(self) -> int:
@@ -355,18 +403,38 @@ class Trainer:
             return self._evaluator.run(self.clock.updates)
 
     def save(self, reason: Literal["interval", "end", "preempted"]) -> None:
-        """Commit a snapshot of the present state, unless this update's was committed already."""
+        """Save a snapshot of the present state, unless this update's was saved already.
+
+        On the way it is written beside training, from a copy; at the end this returns once it is durable.
+        """
         if self._checkpointer is None or self._saved_update == self.clock.updates:
+            return
+        if reason == "interval" and self._is_put_off(self._checkpointer.standing):
             return
         self._beat("save", self.clock.updates)
         self.strategy.synchronize_buffers(self.model)
         metrics = {key: value for key, value in self._record.items() if isinstance(value, int | float)}
         current = metrics if metrics.get("update") == self.clock.updates else {}
-        self._checkpointer.save(self.state(), self.clock.to_dict(), current, reason=reason)
+        arguments = (self.state(), self.clock.to_dict(), current)
+        if reason == "interval":
+            self._saving = self._checkpointer.start(*arguments, reason=reason)
+            self._note_saved()
+        else:
+            self._checkpointer.save(*arguments, reason=reason)
+            self._durable_update = self.clock.updates
         self._saved_update = self.clock.updates
         self._save_clock.reset()
+        if self.journal is not None and not self._checkpointer.standing.journal:
+            log.warning("updates are not journalled any more: the store is full")
+            self.journal.abandon()
+            self.journal = None
         for callback in self.callbacks.values():
             callback.on_save(self)
+
+    def _is_put_off(self, standing: Standing) -> bool:
+        """While the store is full, only every second snapshot is tried."""
+        self._dues += 1
+        return self._dues % standing.widening != 0
 
     def state(self) -> State:
         """Everything that is not a function of the configuration and the clock."""
@@ -388,7 +456,19 @@ class Trainer:
         put_back(self, state, everyone, moved=moved)
         self._restored_update = self.clock.updates
         owing = self.pending is not None  # an evaluation: once it is made up for, this update is saved again
-        self._saved_update = -1 if owing else self.clock.updates
+        self._saved_update = self._durable_update = -1 if owing else self.clock.updates
+
+    def replay(self, base: Commit, last: int | None = None) -> int:
+        """Do again what was journalled after the snapshot just restored, up to an update; the update reached.
+
+        Raises:
+            ReplayError: it does not lead to the same state as before; restore the snapshot again.
+        """
+        assert self._checkpointer is not None, "a trainer without a store has no journal"
+        self._base = base
+        reached = replay(self, self._checkpointer, base, last)
+        self._restored_update = reached
+        return reached
 
     def restore_model(self, state: State) -> None:
         """Take a saved model, its moving average and the clock, to evaluate them; the data may be other data.
@@ -416,6 +496,8 @@ class Trainer:
             logger.start(info)
 
     def _finish(self, status: Status) -> Result:
+        if self.journal is not None:
+            self.journal.close()
         self.save("end" if status == "done" else "preempted")
         self.strategy.drain()
         for callback in self.callbacks.values():

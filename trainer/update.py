@@ -29,6 +29,7 @@ class Outcome:
         loss_sum: This rank's summed loss, float64 on the rank's device.
         counted: Valid targets of this rank that it sums over.
         targets: Valid targets of the whole global batch whose gradient this is.
+        divisor: What the losses behind this gradient were divided by before it was known how many targets there are.
         grad_norm: Euclidean norm of the averaged gradient before clipping.
         skipped: Whether the gradient was not finite and the weights stayed as they were.
         stop: Whether any rank was asked to stop.
@@ -39,6 +40,7 @@ class Outcome:
     loss_sum: Tensor
     counted: int
     targets: int
+    divisor: int
     grad_norm: float
     skipped: bool
     stop: bool
@@ -61,6 +63,7 @@ class Updater:
         non_finite: `raise` ends the run at a gradient with NaN or infinity, `skip` leaves the weights and goes on.
         stop_requested: Polled once an update: was this rank asked to stop?
         due: Polled once an update; the first rank's answer counts for all.
+        before_reduction: Called with the number of updates done before the backward that reduces this one's gradients.
         beat: Told of each phase, so that a rank that hangs can be named.
     """
 
@@ -78,6 +81,7 @@ class Updater:
         non_finite: Literal["raise", "skip"] = "raise",
         stop_requested: Callable[[], bool] = lambda: False,
         due: Callable[[], bool] = lambda: False,
+        before_reduction: Callable[[int], None] = lambda update: None,
         beat: Callable[[str, int], None] = lambda phase, update: None,
     ) -> None:
         self._model = model
@@ -91,6 +95,7 @@ class Updater:
         self._non_finite = non_finite
         self._stop_requested = stop_requested
         self._due = due
+        self._before_reduction = before_reduction
         self._beat = beat
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
@@ -104,30 +109,48 @@ class Updater:
         outcome = self.differentiate(batch, update, meter)
         if outcome.skipped:
             self._refuse(batch, outcome.loss_sum, update)
-        elif self._clip is not None and outcome.grad_norm > self._clip:
-            torch._foreach_mul_(self._gradients(), self._clip / outcome.grad_norm)
         self._beat("optimizer", update)
         set_step(self._optimizer, batch.step.lr, batch.step.betas, batch.step.eps)
+        self._apply(self.shrinking(outcome), kept=not outcome.skipped)
+        return outcome
+
+    def shrinking(self, outcome: Outcome) -> float:
+        """What the gradient of an update is multiplied with so that it is not longer than `clip`."""
+        too_long = self._clip is not None and not outcome.skipped and outcome.grad_norm > self._clip
+        return self._clip / outcome.grad_norm if too_long and self._clip is not None else 1.0
+
+    def replay(self, targets: int, divisor: int, shrinking: float, *, kept: bool) -> None:
+        """Do an update again whose reduced gradient has been put back, with the optimizer's present learning rate."""
+        self._precision.begin()
+        self._unscale(targets, divisor)
+        self._apply(shrinking, kept=kept)
+
+    def _apply(self, shrinking: float, *, kept: bool) -> None:
+        if shrinking != 1.0:
+            torch._foreach_mul_(self._gradients(), shrinking)
         scale = self._precision.scale
-        self._precision.step(self._optimizer, finite=not outcome.skipped)
-        self._strategy.settle(kept=not outcome.skipped)
+        self._precision.step(self._optimizer, finite=kept)
+        self._strategy.settle(kept=kept)
         self._strategy.rescale(self._precision.scale / scale)
         self._optimizer.zero_grad()
-        return outcome
+
+    def _unscale(self, targets: int, divisor: int) -> float:
+        """Bring gradients to the mean over all targets; by what they are corrected."""
+        self._precision.unscale(self._optimizer)
+        gradients, correction = self._gradients(), divisor / max(targets, 1)
+        if correction != 1 and gradients:
+            torch._foreach_mul_(gradients, correction)
+        return correction
 
     def differentiate(self, batch: UpdateBatch, update: int, meter: Meter | None = None) -> Outcome:
         """The first half of an update: afterwards the parameters hold the gradient of the whole batch, not clipped."""
         loss_sum, counted = self._accumulate(batch, update, meter)
         targets, stop, due, divisor = self._strategy.carried()
-        scale, correction = self._precision.scale, divisor / max(targets, 1)
-        self._precision.unscale(self._optimizer)
-        gradients = self._gradients()
-        if correction != 1 and gradients:
-            torch._foreach_mul_(gradients, correction)
+        scale, correction = self._precision.scale, self._unscale(targets, divisor)
         norm = self._gradient_norm()
         finite = torch.isfinite(norm).item() is True
         norms = None if meter is None else self._norms(meter, batch.step, targets, scale / correction, finite=finite)
-        return Outcome(loss_sum, counted, targets, norm.item(), not finite, stop > 0, due > 0, norms)
+        return Outcome(loss_sum, counted, targets, divisor, norm.item(), not finite, stop > 0, due > 0, norms)
 
     def _divisor(self, step: Step) -> int:
         """What losses are divided by before backward: the targets of the global batch, if every sample has as many.
@@ -160,6 +183,8 @@ class Updater:
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)
         last = len(batch.micro_batches) - 1
         for index, micro in enumerate(batch.micro_batches):
+            if index == last:
+                self._before_reduction(update)
             seed_micro_batch(self._seed, self._strategy.rank, update, index)
             measured = nullcontext() if meter is None else meter.micro_batch(counts[index])
             with measured, nullcontext() if index == last else self._strategy.accumulate():

@@ -83,6 +83,18 @@ def too_late(config: Node, follows: str | None) -> Iterator[Fault]:
         yield Fault("comm.overlap", message, instead)
 
 
+def unjournalled(config: Node) -> Iterator[Fault]:
+    """What cannot be where every update is journalled; `config` as `Checker` gave it back."""
+    if config["checkpoint"]["journal"] is None:
+        return
+    instead = "checkpoint.journal=null"
+    if config["strategy"][TARGET].endswith(".Single"):
+        yield Fault("checkpoint.journal", "needs strategy=ddp, which trains on one process too", instead)
+    if config["comm"]["overlap"] == "update":
+        message = "gradients that come one update late (comm.overlap=update) are not journalled: write null"
+        yield Fault("checkpoint.journal", message, instead)
+
+
 def remarks(comm: Node, processes: int, world_size: int) -> Iterator[str]:
     """What is no mistake and still should be known, one line each."""
     axes, coded = axes_of(comm, processes, world_size), coded_axes(comm)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradwire.trainer.config.communication import misfits, too_late
+from gradwire.trainer.config.communication import misfits, too_late, unjournalled
 from gradwire.trainer.config.construction import refused
 from gradwire.trainer.config.fit import refused_plan, unfit
 from gradwire.trainer.config.measuring import measured_part, unmeasurable
@@ -58,7 +58,7 @@ def contradictions(config: Config, allow_targets: tuple[str, ...], machine: Mach
     machine = machine or Machine.here(config["launch"])
     faults = contradictions_of_evaluation(config, allow_targets, machine)
     if not faults:
-        faults += too_late(config, measured_part(config, allow_targets))
+        faults += [*too_late(config, measured_part(config, allow_targets)), *unjournalled(config)]
     return faults or [*unmeasurable(config, allow_targets, machine.world_size, machine.gpus)]
 
 

@@ -159,19 +159,39 @@ class CommSection:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSection:
-    """Snapshots of the run.
+    """Snapshots of the run, and the journal of the updates between them.
 
     Args:
         url: Where they go, any fsspec URL; null puts them into the run's folder.
         every: Between snapshots (wall-clock time too); null saves at the end only.
         keep: Newest snapshots kept.
         keep_best: Best snapshots kept, by evaluation loss, beside the newest.
+        keep_every: Updates between snapshots that are kept for good; null keeps none.
+        stage: What a snapshot does first. With copy training goes on while a copy of the state is written; none takes
+            no memory for that and waits.
+        on_failure: What a snapshot that cannot be written does; raise ends the run, warn lets it go on.
+        failures: With warn, so many in a row; the next one ends the run.
+        journal: What is kept of every update, so that a run that was killed repeats next to nothing. With update each
+            one is durable before the next is applied; with interval those of the last journal_interval may be lost;
+            null keeps none.
+        journal_interval: Wall-clock time between two writes with journal=interval.
+        keep_journal: Newest snapshots whose journal is kept, to go back to any update since.
+        recover_within: Wall-clock time that recovery may take; a snapshot is saved whenever the journal has become so
+            long that it would take longer. Null leaves that to every.
     """
 
     url: str | None = None
     every: Duration | None = None
     keep: Annotated[int, Range(ge=1)] = 3
     keep_best: Annotated[int, Range(ge=0)] = 1
+    keep_every: Annotated[int, Range(ge=1)] | None = None
+    stage: Literal["copy", "none"] = "copy"
+    on_failure: Literal["raise", "warn"] = "raise"
+    failures: Annotated[int, Range(ge=1)] = 3
+    journal: Literal["update", "interval"] | None = None
+    journal_interval: Annotated[Duration, Measured("wall-clock")] = "5 seconds"  # type: ignore[assignment]
+    keep_journal: Annotated[int, Range(ge=1)] = 2
+    recover_within: Annotated[Duration, Measured("wall-clock")] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

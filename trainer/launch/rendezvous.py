@@ -3,6 +3,7 @@
 import json
 import socket
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -68,6 +69,7 @@ class Meeting(RendezvousHandler):
 
     def __init__(self, endpoint: str | None, hosts: int, host: int | None = None) -> None:
         self._hosts, self._round = hosts, 0
+        self._silent: list[int] = []  # hosts that had nothing to say about the end of the last round
         self._address, self._port = parse_endpoint(endpoint) if endpoint else ("127.0.0.1", 0)
         self.store, self.host = self._open(host)
 
@@ -136,22 +138,25 @@ class Meeting(RendezvousHandler):
             return [verdict]
         store = PrefixStore(f"round-{self._round}", self.store)
         self._tell(store, f"verdict/{self.host}", json.dumps(verdict))
-        missing = self._await(store, "verdict", patience)
+        self._silent = missing = self._await(store, "verdict", patience)
         return [None if host in missing else json.loads(store.get(f"verdict/{host}")) for host in range(self._hosts)]
 
     def leave(self, patience: float) -> None:
-        """Say that this host is done; the host that serves the store stays until the others have left too."""
+        """Say that this host is done; the host that serves the store stays until the others have left too.
+
+        Hosts that said nothing about the end of the round are not waited for again.
+        """
         try:
             self.store.set(f"left/{self.host}", "1")
             if self.host == 0:
-                self._await(self.store, "left", patience)
+                self._await(self.store, "left", patience, but=self._silent)
         except (RuntimeError, HostLostError):  # the serving host is gone already
             pass
 
-    def _await(self, store: Store, what: str, patience: float) -> list[int]:
-        """Wait for a key of every host; the hosts whose key did not come."""
+    def _await(self, store: Store, what: str, patience: float, but: Sequence[int] = ()) -> list[int]:
+        """Wait for a key of every host but these; the hosts whose key did not come."""
         deadline = time.monotonic() + patience
-        missing = list(range(self._hosts))
+        missing = [host for host in range(self._hosts) if host not in but]
         while missing := [host for host in missing if not self._has(store, f"{what}/{host}")]:
             if time.monotonic() > deadline:
                 break

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from gradwire.comm import Encoded
 from gradwire.comm.choices import Choice
 from gradwire.comm.telemetry import Traffic
 
@@ -23,6 +24,21 @@ class Cost:
 
     exposed: float | None = None
     axes: Mapping[str, Traffic] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Reduced:
+    """What one rank keeps of an update's reduced gradient; from what all ranks keep it can be put back, bit for bit.
+
+    Attributes:
+        shares: This rank's part of every bucket.
+        dtypes: Of the elements of every bucket.
+        presence: Which parameters have a gradient, eight in a byte.
+    """
+
+    shares: tuple[Encoded, ...]
+    dtypes: tuple[torch.dtype, ...]
+    presence: bytes
 
 
 class Pending(Protocol):
@@ -71,6 +87,26 @@ class Strategy(Protocol):
 
     def drain(self) -> None:
         """Wait until no gradient is under way. A collective."""
+        ...
+
+    def record(self) -> str | None:
+        """Keep, from the next reduction on, what it follows from; why that cannot be, for people."""
+        ...
+
+    def reduced(self) -> Reduced:
+        """Of the last reduction, this rank's share. Its memory is used again once it is given back."""
+        ...
+
+    def give_back(self, reduced: Reduced) -> None:
+        """It was copied."""
+        ...
+
+    def put_back(self, reduced: Sequence[Reduced]) -> None:
+        """Have the gradients of a reduction, from what all its ranks kept, as if backward had just left them.
+
+        Raises:
+            CommError: They are of another model.
+        """
         ...
 
     def cost(self) -> Cost:

@@ -9,8 +9,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from gradwire.comm import AllReduce, Choice, CommError, Overlap, Reducer, attach, check_replicas
-from gradwire.trainer.strategies.base import Cost
+from gradwire.comm import AllReduce, Choice, CommError, Overlap, Reducer, attach, check_replicas, decode
+from gradwire.trainer.strategies.base import Cost, Reduced
+
+_CARRIED = ("residuals", "factors", "arrears", "in_flight")  # what is not a function of the reduced gradients
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class DataParallel:
         bucket_mb: Size of the flat buckets that gradients travel in, MiB.
         control: Group for the small exchanges beside the gradients (a CPU backend); the default group where None.
         overlap: Under what gradients travel: `backward`, or until the end of that of the next `update`, and come late.
+        recorded: Whether `record` will be asked for, on a single process as well.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class DataParallel:
         bucket_mb: float = 25.0,
         control: dist.ProcessGroup | None = None,
         overlap: Overlap = "backward",
+        recorded: bool = False,
     ) -> None:
         self.device = device
         self.rank = dist.get_rank()
@@ -49,11 +53,19 @@ class DataParallel:
         self._bucket_mb = bucket_mb
         self._control = control
         self._overlap: Overlap = overlap
+        self._recorded = recorded
         self._reducer: Reducer | None = None
 
     def prepare(self, model: nn.Module) -> nn.Module:
         model.to(self.device)
-        self._reducer = attach(model, self._all_reduce, op="sum", bucket_mb=self._bucket_mb, overlap=self._overlap)
+        self._reducer = attach(
+            model,
+            self._all_reduce,
+            op="sum",
+            bucket_mb=self._bucket_mb,
+            recorded=self._recorded,
+            overlap=self._overlap,
+        )
         return model
 
     @property
@@ -83,6 +95,28 @@ class DataParallel:
 
     def drain(self) -> None:
         self.reducer.drain()
+
+    def record(self) -> str | None:
+        if any(name in _CARRIED for name in self.reducer.state_dict()):
+            return "codecs carry over what they lost, which no gradient tells"
+        try:
+            self.reducer.record(True)
+        except CommError as error:
+            return str(error)
+        return None
+
+    def reduced(self) -> Reduced:
+        dtypes = tuple(bucket.flat.dtype for bucket in self.reducer.buckets)
+        return Reduced(tuple(self.reducer.take_encoded()), dtypes, self.reducer.take_presence())
+
+    def give_back(self, reduced: Reduced) -> None:
+        self.reducer.give_back(reduced.shares)
+
+    def put_back(self, reduced: Sequence[Reduced]) -> None:
+        flats = [torch.empty_like(bucket.gradients) for bucket in self.reducer.buckets]
+        for index, flat in enumerate(flats):
+            decode([share for each in reduced for share in each.shares if share.bucket == index], flat)
+        self.reducer.install(flats, reduced[0].presence)
 
     def cost(self) -> Cost:
         exposed = self.reducer.take_exposed()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwire.comm.choices import Choice
-from gradwire.trainer.strategies.base import Cost
+from gradwire.trainer.strategies.base import Cost, Reduced
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,18 @@ class Single:
 
     def drain(self) -> None:
         """Nothing is sent."""
+
+    def record(self) -> str | None:
+        return "strategy=single reduces nothing; strategy=ddp does, on one process too"
+
+    def reduced(self) -> Reduced:
+        raise AssertionError("record() said that there is nothing to keep")
+
+    def give_back(self, reduced: Reduced) -> None:
+        """Nothing was kept."""
+
+    def put_back(self, reduced: Sequence[Reduced]) -> None:
+        raise AssertionError("record() said that there is nothing to put back")
 
     def cost(self) -> Cost:
         return Cost()
