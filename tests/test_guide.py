@@ -1,4 +1,4 @@
-"""The guides to schedules and communication: their Python runs, their YAML composes, their commands are accepted."""
+"""The guides to schedules, communication and checkpoints: their Python runs, their YAML composes, their commands are accepted."""
 
 import os
 import re
@@ -15,6 +15,7 @@ from gradwire.trainer.config import compose, validate
 
 BEFORE = {  # what the Python of a guide takes for granted
     "schedules": "from gradwire.schedulers import lr",
+    "checkpoints": "",
     "communication": "from torch import nn\nmodel = nn.Linear(2, 2)",
 }
 

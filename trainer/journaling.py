@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("gradwire")
 DIGEST_EVERY = 20  # updates between digests of the state in the journal
 _CHUNK = 16 * 2**20
+_READ = 200e6  # bytes of gradients a second that are read, proven and decoded
+_FRESH = 0.1  # weight of the latest update in what one takes to replay
 _PLAIN = (bool, int, float, str)
 _ENCODED = "encoded:"
 
@@ -62,7 +64,8 @@ class Journaling:
         self._recover_within = recover_within
         self._writer: JournalWriter | None = None
         self._base = -1
-        self._replay = self._load = 0.0  # seconds that recovery would take now
+        self._saved = -1  # the update of the newest snapshot, which may be on its way still
+        self._per_update = self._load = 0.0  # seconds that recovery takes for an update, and for the snapshot
 
     @property
     def begun(self) -> bool:
@@ -71,10 +74,15 @@ class Journaling:
     def begin(self, base: Commit, update: int) -> None:
         """Journal what follows an update. A collective."""
         self._writer = self._checkpointer.journal(base, update, self._durability, self._interval)
-        self._base = base.update
+        self._base = self._saved = base.update
 
-    def rebase(self, base: Commit) -> None:
-        """A newer snapshot is durable."""
+    def saving(self, update: int) -> None:
+        """A snapshot has been begun."""
+        self._saved = update
+
+    def rebase(self, base: Commit, seconds: float) -> None:
+        """A newer snapshot is durable, so many seconds after it was begun; reading it will hardly take longer."""
+        self._load = seconds
         if self._writer is not None and base.update > self._base:
             self._writer.rebase(base)
             self._base = base.update
@@ -82,7 +90,9 @@ class Journaling:
     @property
     def due(self) -> bool:
         """Whether recovery would take longer than it may, so that a snapshot is due; the first rank's answer counts."""
-        return self._recover_within is not None and self._replay + self._load > self._recover_within
+        if self._recover_within is None or self._writer is None:
+            return False
+        return self._load + (self._writer.last - self._saved) * self._per_update > self._recover_within
 
     def wait(self, update: int) -> None:
         """Before the gradients of the next update are reduced: on every rank, the last one's are durable."""
@@ -112,6 +122,9 @@ class Journaling:
         digest = state_digest(trainer.model, trainer.optimizer) if update % DIGEST_EVERY == 0 else None
         self._writer.append(update, scalars, tensors, digest)
         trainer.strategy.give_back(reduced)
+        nbytes = sum(blob.data.nbytes for blob in tensors.values()) * trainer.strategy.world_size
+        seconds = trainer.updater.applying + nbytes / _READ
+        self._per_update += (seconds - self._per_update) * (1.0 if self._per_update == 0 else _FRESH)
 
     def close(self) -> None:
         """Make everything durable. Raises as JournalWriter does."""

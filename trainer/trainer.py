@@ -339,7 +339,7 @@ class Trainer:
                 commit = saving.wait()
                 self._durable_update = commit.update
                 if self.journal is not None:
-                    self.journal.rebase(commit)
+                    self.journal.rebase(commit, saving.seconds or 0.0)
 
     def _log_due(self) -> bool:
         return self.clock.updates % self.settings.log_every == 0
@@ -424,6 +424,8 @@ class Trainer:
             self._durable_update = self.clock.updates
         self._saved_update = self.clock.updates
         self._save_clock.reset()
+        if self.journal is not None:
+            self.journal.saving(self.clock.updates)
         if self.journal is not None and not self._checkpointer.standing.journal:
             log.warning("updates are not journalled any more: the store is full")
             self.journal.abandon()

@@ -1,5 +1,6 @@
 """One optimizer update: micro-batches in, identical weights on every rank out."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -97,6 +98,7 @@ class Updater:
         self._due = due
         self._before_reduction = before_reduction
         self._beat = beat
+        self.applying = 0.0  # seconds that the last update's gradients took to be applied
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
     def run(self, batch: UpdateBatch, update: int, meter: Meter | None = None) -> Outcome:
@@ -126,6 +128,7 @@ class Updater:
         self._apply(shrinking, kept=kept)
 
     def _apply(self, shrinking: float, *, kept: bool) -> None:
+        began = time.perf_counter()
         if shrinking != 1.0:
             torch._foreach_mul_(self._gradients(), shrinking)
         scale = self._precision.scale
@@ -133,6 +136,7 @@ class Updater:
         self._strategy.settle(kept=kept)
         self._strategy.rescale(self._precision.scale / scale)
         self._optimizer.zero_grad()
+        self.applying = time.perf_counter() - began
 
     def _unscale(self, targets: int, divisor: int) -> float:
         """Bring gradients to the mean over all targets; by what they are corrected."""
