@@ -5,6 +5,8 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
+from unittest import mock
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from gradwire.trainer.noise_survey import survey
 from gradwire.trainer.recommendation import command
 from gradwire.trainer.rehearsal import Rehearsal, doublings, optimizer_state_allocated
 from gradwire.trainer.trainer import Trainer
+from tests.trainer.commands import gradwire
 
 GRADWIRE = [sys.executable, "-c", "from gradwire.trainer.cli import main; main()"]
 SMALL = ["model=decoder_1m", "model.width=32", "model.layers=1", "model.heads=2", "model.kv_heads=1", "data.context=32"]
@@ -94,7 +97,7 @@ def test_the_screen_says_what_follows_why_and_what_to_type(measured):
 def test_what_is_recommended_is_a_configuration(measured, tmp_path):
     _, record, _ = measured
     words = shlex.split(record["command"])
-    plan = subprocess.run([*GRADWIRE, "plan", *words[2:], "--json", "p.json"], capture_output=True, cwd=tmp_path)
+    plan = gradwire("plan", *words[2:], "--json", "p.json", cwd=tmp_path)
     assert plan.returncode == 0, plan.stderr
     totals = json.loads((tmp_path / "p.json").read_text())["totals"]
     advice = record["recommendation"]
@@ -135,18 +138,16 @@ def test_all_ranks_agree_where_one_runs_out_of_memory(tmp_path):
         (["--png", "nowhere/b.png"], "nowhere"),
     ],
 )
-def test_a_mistake_is_refused_with_2_before_anything_is_measured(tmp_path, arguments, said):
-    done = batch_size(*arguments, cwd=tmp_path)
+def test_a_mistake_is_refused_with_2_before_anything_is_measured(tmp_path, monkeypatch, arguments, said):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    done = gradwire("batch-size", *arguments, cwd=tmp_path)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_picture_without_matplotlib_is_refused_before_anything_is_measured(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(
-        "import importlib.util as u\nfind = u.find_spec\n"
-        "u.find_spec = lambda name, *rest: None if name == 'matplotlib' else find(name, *rest)\n"
-    )
-    done = batch_size(*SMALL, "--png", "b.png", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    with mock.patch("importlib.util.find_spec", lambda name: None):
+        done = gradwire("batch-size", *SMALL, "--png", "b.png", cwd=tmp_path)
     assert done.returncode == 2 and "pip install 'gradwire[plot]'" in done.stderr and "timing" not in done.stderr
 
 
@@ -242,9 +243,7 @@ def test_why_a_command_would_be_refused_is_known_without_running_it() -> None:
 
 @pytest.mark.parametrize("place", ["/", "no/such/folder/batch.json"])
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(place: str) -> None:
-    done = subprocess.run(
-        [*GRADWIRE, "batch-size", "--json", place, *SMALL], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = gradwire("batch-size", "--json", place, *SMALL)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert place in done.stderr

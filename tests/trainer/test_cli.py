@@ -9,11 +9,12 @@ from typer.testing import CliRunner
 
 from gradwire.trainer import cli
 from gradwire.trainer.launch.run_directory import create
+from tests.trainer.commands import gradwire
 
 GRADWIRE = [sys.executable, "-c", "from gradwire.trainer.cli import main; main()"]
 
 
-def gradwire(*arguments, cwd=None):
+def in_a_process(*arguments, cwd=None):
     return subprocess.run([*GRADWIRE, *arguments], capture_output=True, text=True, cwd=cwd)
 
 
@@ -46,7 +47,7 @@ print(*{"torch", "hydra", "omegaconf", "numpy", "wandb", "rich"} & set(sys.modul
 
 
 def test_help_names_the_commands_and_exit_codes():
-    done = gradwire("--help")
+    done = in_a_process("--help")
     assert done.returncode == 0
     assert all(name in done.stdout for name in ("train", "resume", "evaluate", "config", "tokenize", "75 preempted"))
 
@@ -66,14 +67,14 @@ def test_a_wrong_command_is_refused_with_2_and_a_hint(arguments, hint):
 
 
 def test_a_wrong_key_is_refused_with_2_and_the_right_one(tmp_path):
-    done = gradwire("train", "optimizer.lrr=1", cwd=tmp_path)
+    done = in_a_process("train", "optimizer.lrr=1", cwd=tmp_path)
     assert done.returncode == 2 and "optimizer.lr" in done.stderr and "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["resume", "evaluate"])
-def test_a_run_that_is_not_there_is_refused_with_3(tmp_path, command):
-    done = gradwire(command, "nothing", cwd=tmp_path)
+@pytest.mark.parametrize(("run", "command"), [(in_a_process, "resume"), (gradwire, "resume"), (gradwire, "evaluate")])
+def test_a_run_that_is_not_there_is_refused_with_3(tmp_path, run, command):
+    done = run(command, "nothing", cwd=tmp_path)
     assert done.returncode == 3 and "No run 'nothing'" in done.stderr and "Traceback" not in done.stderr
 
 

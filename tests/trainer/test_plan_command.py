@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 from PIL import Image
@@ -11,8 +12,8 @@ from PIL import Image
 from gradwire.schedulers import Clock, Plan, batch, lr
 from gradwire.trainer import plan_table, plots
 from gradwire.trainer.plan_outline import outline
+from tests.trainer.commands import gradwire
 
-GRADWIRE = [sys.executable, "-c", "from gradwire.trainer.cli import main; main()"]
 WITHOUT_MATPLOTLIB = """
 import importlib.util, sys
 find = importlib.util.find_spec
@@ -24,8 +25,8 @@ main()
 SMALL = ["batch.size=64", "batch=linear_warmup", "lr=warmup_linear", "run.length=30_000 samples"]
 
 
-def gradwire(*arguments, cwd, program=GRADWIRE):
-    return subprocess.run([*program, "plan", *arguments], capture_output=True, text=True, cwd=cwd)
+def plan(*arguments, cwd):
+    return gradwire("plan", *arguments, cwd=cwd)
 
 
 def table(text):
@@ -37,7 +38,7 @@ def table(text):
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plan")
-    done = gradwire(*SMALL, "launch.processes=2", "batch.micro=8", "--json", "p.json", "--png", "p.png", cwd=folder)
+    done = plan(*SMALL, "launch.processes=2", "batch.micro=8", "--json", "p.json", "--png", "p.png", cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout, folder
 
@@ -108,36 +109,36 @@ def test_the_picture_opens_in_its_size(printed):
 
 
 def test_nothing_is_left_behind(tmp_path):
-    assert gradwire("run.length=20 updates", cwd=tmp_path).returncode == 0
+    assert plan("run.length=20 updates", cwd=tmp_path).returncode == 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_constant_batch_takes_as_many_updates_as_itself(tmp_path):
-    text = gradwire("run.length=20 updates", "launch.processes=1", cwd=tmp_path).stdout
+    text = plan("run.length=20 updates", "launch.processes=1", cwd=tmp_path).stdout
     assert "20 updates of 16 samples: this run takes as many" in text
     assert "batch.micro=auto: decided on the devices, on 1 rank" in text
 
 
 def test_a_compiled_model_takes_the_passes_of_few_shapes(tmp_path):
     sizes = ["batch.size=27", "batch.micro=16", "launch.processes=1", "run.length=20 updates"]
-    compiled, plain = (gradwire(*sizes, f"compile={value}", cwd=tmp_path).stdout for value in ("true", "false"))
+    compiled, plain = (plan(*sizes, f"compile={value}", cwd=tmp_path).stdout for value in ("true", "false"))
     assert "4 in an update of the largest batch" in compiled  # 16, 8, 2 and 1
     assert "2 in an update of the largest batch" in plain
 
 
 def test_epochs_are_those_of_the_data(tmp_path):
-    done = gradwire("experiment=digits", "run.length=2 epochs", "--json", "p.json", cwd=tmp_path)
+    done = plan("experiment=digits", "run.length=2 epochs", "--json", "p.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "p.json").read_text())["totals"]["samples"] == 2 * 1438  # 80 % of 1797
 
 
 def test_betas_are_shown_where_they_change(tmp_path):
     change = ["scaling=sqrt", "scaling.adapt_betas=true", "batch.size=64", "scaling.reference=16"]
-    text = gradwire("batch=linear_warmup", *change, cwd=tmp_path).stdout
+    text = plan("batch=linear_warmup", *change, cwd=tmp_path).stdout
     header, *_ = text.splitlines()
     assert header.split()[-2:] == ["beta1", "beta2"]
     assert table(text)[-1][-2:] == pytest.approx([0.6, 0.8])  # κ = 4
-    assert "beta1" not in gradwire(cwd=tmp_path).stdout
+    assert "beta1" not in plan(cwd=tmp_path).stdout
 
 
 @pytest.mark.parametrize(
@@ -152,33 +153,34 @@ def test_betas_are_shown_where_they_change(tmp_path):
     ],
 )
 def test_a_mistake_is_refused_with_2_and_names_what_is_wrong(tmp_path, arguments, said):
-    done = gradwire(*arguments, cwd=tmp_path)
+    done = plan(*arguments, cwd=tmp_path)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
     assert done.stdout == ""
 
 
 @pytest.mark.parametrize("option", ["--json", "--png"])
 def test_a_disk_that_is_full_when_the_plan_is_made_is_one_line(tmp_path, option):
-    done = gradwire("run.length=20 updates", option, "/dev/full", cwd=tmp_path)
+    done = plan("run.length=20 updates", option, "/dev/full", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, "/dev/full cannot be written: No space left on device\n")
 
 
 def test_a_rule_for_another_optimizer_is_noted(tmp_path):
-    done = gradwire("scaling=linear", cwd=tmp_path)
+    done = plan("scaling=linear", cwd=tmp_path)
     assert done.returncode == 0 and "scaling is Linear, which was shown for SGD" in done.stderr
 
 
 @pytest.mark.parametrize("length", ["9e18 samples", "1e17 updates", "1e300 samples"])
 def test_a_run_beyond_all_counting_is_planned_or_refused(tmp_path, length):
-    done = gradwire(f"run.length={length}", "data.context=1", "--json", "p.json", "--png", "p.png", cwd=tmp_path)
+    done = plan(f"run.length={length}", "data.context=1", "--json", "p.json", "--png", "p.png", cwd=tmp_path)
     assert done.returncode == (2 if length == "1e300 samples" else 0), done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_without_matplotlib_the_table_is_printed_and_a_picture_refused(tmp_path):
-    program = [sys.executable, "-c", WITHOUT_MATPLOTLIB]
-    assert gradwire(cwd=tmp_path, program=program).returncode == 0
-    done = gradwire("--png", "p.png", cwd=tmp_path, program=program)
+    program = [sys.executable, "-c", WITHOUT_MATPLOTLIB, "plan"]
+    assert subprocess.run(program, capture_output=True, cwd=tmp_path).returncode == 0
+    with mock.patch("importlib.util.find_spec", lambda name: None):
+        done = plan("--png", "p.png", cwd=tmp_path)
     assert done.returncode == 2 and "pip install 'gradwire[plot]'" in done.stderr and "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
 

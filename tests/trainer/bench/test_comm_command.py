@@ -13,6 +13,7 @@ from gradwire.trainer import cli
 from gradwire.trainer.bench.comm import topology_of
 from gradwire.trainer.bench.command import parse_rate, parse_sizes
 from gradwire.trainer.bench.errors import BenchUsageError
+from tests.trainer.commands import gradwire
 
 GRADWIRE = [sys.executable, "-c", "from gradwire.trainer.cli import main; main()"]
 FEW = ["--algorithms", "ring", "--codecs", "int8", "--rounds", "2"]
@@ -88,7 +89,7 @@ def test_wrong_options_are_refused_with_2(arguments, hint):
 
 
 def test_a_wrong_override_is_refused_with_2(tmp_path):
-    done = bench("launch.proceses=2", cwd=tmp_path)
+    done = gradwire("bench", "comm", "launch.proceses=2", cwd=tmp_path)
     assert done.returncode == 2 and "launch.processes" in done.stderr and "Traceback" not in done.stderr
 
 

@@ -1,8 +1,6 @@
 """Mistakes planted in the real configuration: one clear message each before a worker starts, and the cure of a typo."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +13,7 @@ from gradwire.trainer.config import ConfigError, Mistake, compose, load_resolved
 from gradwire.trainer.config.contradictions import Machine, contradictions
 from gradwire.trainer.config.sources import Sources
 from gradwire.trainer.config.values import Fault
+from tests.trainer.commands import gradwire
 
 
 @dataclass(frozen=True)
@@ -183,14 +182,9 @@ def test_a_planted_mistake_is_one_clear_error(planted: Planted, tmp_path: Path) 
         assert mistake.where == f"{tmp_path}/{planted.file[0]}:{planted.line}"
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    program = "from gradwire.trainer.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", program, *arguments], cwd=folder, capture_output=True, text=True)
-
-
 def test_the_command_tells_all_mistakes_at_once_and_starts_nothing(tmp_path: Path) -> None:
     planted = [each for each in TYPOS + WRONG_VALUES if each.key and "mine" not in each.overrides][:40]
-    done = run(tmp_path, "train", *(each.overrides for each in planted if " " not in each.overrides))
+    done = gradwire("train", *(each.overrides for each in planted if " " not in each.overrides), cwd=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
@@ -206,7 +200,7 @@ def test_a_stored_configuration_cannot_allow_itself_a_target(tmp_path: Path, tar
     content["model"] = {"_target_": target, "command": "touch escaped"}
     content["allow_targets"] = ["os", "torch", target]
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(content))
-    done = run(tmp_path, "resume", str(tmp_path))
+    done = gradwire("resume", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 2
     assert f"model._target_ ({tmp_path}/config.yaml:" in done.stderr
     assert not (tmp_path / "escaped").exists()

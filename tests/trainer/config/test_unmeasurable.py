@@ -1,7 +1,5 @@
 """What follows the noise scale is refused before any worker starts where the run has no way to measure it."""
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -9,6 +7,7 @@ import pytest
 from gradwire.trainer.config import ConfigError, Valid, compose, validate
 from gradwire.trainer.config.contradictions import Machine, contradictions, contradictions_of_evaluation
 from gradwire.trainer.config.values import Fault
+from tests.trainer.commands import gradwire
 
 DIGITS = ["model=convnet", "data=digits", "run.length=2000 samples", "launch.device=cpu", "batch.size=64"]
 NOISE_SCALE = ["batch=noise_scale", "batch.schedule.start=16"]
@@ -98,8 +97,6 @@ def test_a_run_that_measured_is_evaluated_on_any_number_of_ranks() -> None:
 
 @pytest.mark.parametrize("command", ["plan", "train"])
 def test_the_command_says_it_and_ends_with_2(command: str) -> None:
-    program = [sys.executable, "-c", "from gradwire.trainer.cli import main; main()"]
-    words = [*program, command, *DIGITS, *NOISE_SCALE, "launch.processes=1"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)
+    done = gradwire(command, *DIGITS, *NOISE_SCALE, "launch.processes=1")
     assert done.returncode == 2
     assert "no smaller gradient to compare with" in done.stderr and "Traceback" not in done.stderr
