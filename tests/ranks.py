@@ -1,17 +1,30 @@
-"""Runs a function on several real processes joined by gloo; used by tests of everything that communicates."""
+"""Functions run on several real processes joined by gloo; used by tests of everything that communicates."""
 
+import gc
 import os
 import socket
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from multiprocessing.connection import Connection
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from gradwire.comm.group import give_up
+
+PATIENCE = 60  # seconds that a collective may take
+LONGEST = 240  # seconds that a test on the ranks may take
+
 
 def run_ranks(world_size: int, function: Callable[..., Any], *arguments: Any) -> None:
-    """Call `function(rank, *arguments)` in `world_size` processes with one thread each; an exception fails the test."""
+    """Call `function(rank, *arguments)` in new processes with one thread each; an exception fails the test.
+
+    The fixture `ranks` does it in processes that are there already.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -25,3 +38,75 @@ def _enter(rank: int, world_size: int, port: int, function: Callable[..., Any], 
     function(rank, *arguments)
     dist.barrier()
     os._exit(0)  # at once: on its way down, an interpreter can abort over gloo's threads
+
+
+def _serve(rank: int, size: int, port: int, orders: Connection) -> None:
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=PATIENCE))
+    while True:
+        function, arguments = orders.recv()
+        torch.manual_seed(0)
+        try:
+            function(rank, *arguments)
+            orders.send(None)
+        except BaseException:
+            orders.send(traceback.format_exc())
+        leave_groups()
+
+
+def leave_groups() -> None:
+    """Give up the groups that a test created: each keeps a thread that wakes a hundred times a second."""
+    gc.collect()
+    for group in list(dist.distributed_c10d._world.pg_map):
+        if group is not dist.group.WORLD:
+            give_up(group)
+    gc.collect()
+
+
+class Ranks:
+    """A set of processes that call a function together."""
+
+    def __init__(self, size: int) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        context = mp.get_context("spawn")
+        self.pipes, self.processes = [], []
+        for rank in range(size):
+            here, there = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, size, port, there), daemon=True)
+            process.start()
+            self.pipes.append(here)
+            self.processes.append(process)
+
+    def __call__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        for pipe in self.pipes:
+            pipe.send((function, arguments))
+        answers = [pipe.recv() if pipe.poll(LONGEST) else "no answer" for pipe in self.pipes]
+        failures = [f"rank {rank}: {answer}" for rank, answer in enumerate(answers) if answer is not None]
+        if failures:
+            self.stop()
+            pytest.fail("\n".join(failures), pytrace=False)
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+    @property
+    def alive(self) -> bool:
+        return all(process.is_alive() for process in self.processes)
+
+
+def pools_of_ranks() -> Iterator[Callable[..., None]]:
+    pools: dict[int, Ranks] = {}
+
+    def call(size: int, function: Callable[..., Any], *arguments: Any) -> None:
+        if size not in pools or not pools[size].alive:
+            pools[size] = Ranks(size)
+        pools[size](function, arguments)
+
+    yield call
+    for pool in pools.values():
+        pool.stop()

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
@@ -5,7 +7,6 @@ from hypothesis import strategies as st
 
 from gradwire.comm import AllReduce, CommError, attach
 from gradwire.comm.postscript import SIZE, Postscript
-from tests.ranks import run_ranks
 
 
 @given(
@@ -65,5 +66,5 @@ def _counts(rank: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_counts_are_carried_whoever_has_which_gradient(dtype: torch.dtype) -> None:
-    run_ranks(2, _counts, dtype)
+def test_counts_are_carried_whoever_has_which_gradient(ranks: Callable[..., None], dtype: torch.dtype) -> None:
+    ranks(2, _counts, dtype)

@@ -3,7 +3,7 @@
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
@@ -28,7 +28,6 @@ from gradwire.trainer.data import Feed, SampleStream, UpdateBatch
 from gradwire.trainer.precision import Precision
 from gradwire.trainer.strategies import Cost, DataParallel, Single, Strategy
 from gradwire.trainer.update import Updater
-from tests.ranks import run_ranks
 
 CPU = torch.device("cpu")
 UPDATES = 24
@@ -132,8 +131,8 @@ def _train_by_every_group(rank: int) -> None:
     assert last["train/loss"] == pytest.approx(loss, rel=0.02)
 
 
-def test_two_ranks_train_by_every_group_and_log_what_it_costs() -> None:
-    run_ranks(2, _train_by_every_group)
+def test_two_ranks_train_by_every_group_and_log_what_it_costs(ranks: Callable[..., None]) -> None:
+    ranks(2, _train_by_every_group)
 
 
 class Poisonable:
@@ -191,8 +190,10 @@ def _survive_nan(rank: int) -> None:
             assert any(residual.any() for residual in lost.values())
 
 
-def test_a_batch_of_nan_is_skipped_on_every_rank_and_the_next_update_is_as_without_it() -> None:
-    run_ranks(2, _survive_nan)
+def test_a_batch_of_nan_is_skipped_on_every_rank_and_the_next_update_is_as_without_it(
+    ranks: Callable[..., None],
+) -> None:
+    ranks(2, _survive_nan)
 
 
 class Coarse(Int4):
@@ -233,8 +234,10 @@ class Warnings(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def test_a_codec_that_is_too_coarse_gives_way_to_bf16_and_a_resumed_run_repeats_it(tmp_path: Path) -> None:
-    run_ranks(2, _fall_back, str(tmp_path / "store"))
+def test_a_codec_that_is_too_coarse_gives_way_to_bf16_and_a_resumed_run_repeats_it(
+    ranks: Callable[..., None], tmp_path: Path
+) -> None:
+    ranks(2, _fall_back, str(tmp_path / "store"))
 
 
 def total(states: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -296,9 +299,9 @@ def _goes_on(restored: Any, strategy: DataParallel, saved: Mapping[str, float], 
     assert trainer.clock.updates == UPDATES
 
 
-def test_a_run_goes_on_with_other_axes_and_with_fewer_ranks(tmp_path: Path) -> None:
-    run_ranks(4, _begin_on_four, str(tmp_path / "store"))
-    run_ranks(2, _continue_on_two, str(tmp_path / "store"))
+def test_a_run_goes_on_with_other_axes_and_with_fewer_ranks(ranks: Callable[..., None], tmp_path: Path) -> None:
+    ranks(4, _begin_on_four, str(tmp_path / "store"))
+    ranks(2, _continue_on_two, str(tmp_path / "store"))
 
 
 class Metered(Single):

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ from gradwire.trainer.measuring import Measuring
 from gradwire.trainer.strategies import DataParallel
 from gradwire.trainer.triggers import Every
 from gradwire.trainer.update import Outcome
-from tests.ranks import run_ranks
 
 LENGTH = "480 samples"
 PLANS: dict[str, dict[str, Any]] = {
@@ -140,10 +140,12 @@ def _goes_on(rank: int, folder: str, name: str, steps: list[tuple[int, float]], 
 
 
 @pytest.mark.parametrize("name", ["Seesaw", "warm-up and square root", "noise scale", "AdaScale"])
-def test_a_run_goes_on_by_the_same_plan_and_log_on_another_number_of_ranks(name: str, tmp_path: Path) -> None:
+def test_a_run_goes_on_by_the_same_plan_and_log_on_another_number_of_ranks(
+    ranks: Callable[..., None], name: str, tmp_path: Path
+) -> None:
     trainer, seen = trainer_of(tmp_path, 12, **PLANS[name])
     assert trainer.fit().status == "preempted"
-    run_ranks(2, _goes_on, str(tmp_path), name, seen.steps, trainer.decisions.state_dict())
+    ranks(2, _goes_on, str(tmp_path), name, seen.steps, trainer.decisions.state_dict())
 
 
 def test_the_noise_scale_is_in_the_metrics_by_group(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from gradwire.trainer.noise import NoiseMeter, meter_for
 from gradwire.trainer.norm_layers import NormLayerMeter, norm_layers
 from gradwire.trainer.strategies import DataParallel, Single, Strategy
 from gradwire.trainer.sync_batchnorm import SyncBatchNorm
-from tests.ranks import run_ranks
 from tests.trainer.noisy import (
     CPU,
     Pass,
@@ -55,8 +54,8 @@ def _planted_on_two_ranks(rank: int) -> None:
     check_uneven_by_hand(rank)
 
 
-def test_planted_noise_scale_and_exact_norms_are_found_over_two_ranks() -> None:
-    run_ranks(2, _planted_on_two_ranks)
+def test_planted_noise_scale_and_exact_norms_are_found_over_two_ranks(ranks: Callable[..., None]) -> None:
+    ranks(2, _planted_on_two_ranks)
 
 
 def check_uneven_by_hand(rank: int) -> None:
@@ -180,8 +179,8 @@ def _bits_are_kept(rank: int) -> None:
         check_bits(DataParallel(AllReduce(), CPU), kind)
 
 
-def test_reduced_gradients_keep_their_bits_while_a_meter_is_open() -> None:
-    run_ranks(2, _bits_are_kept)
+def test_reduced_gradients_keep_their_bits_while_a_meter_is_open(ranks: Callable[..., None]) -> None:
+    ranks(2, _bits_are_kept)
 
 
 def check_bits(strategy: Strategy, kind: type) -> None:

@@ -1,7 +1,7 @@
 """Training with gradients that come one update late: the bits of a loop that delays by hand, resumed and moved."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +24,6 @@ from gradwire.trainer.data import Feed
 from gradwire.trainer.errors import NonFiniteError, OverlapError
 from gradwire.trainer.optimizers import set_step
 from gradwire.trainer.strategies import DataParallel
-from tests.ranks import run_ranks
 
 CPU = torch.device("cpu")
 SAMPLES = 240
@@ -138,8 +137,8 @@ def _by_hand(rank: int) -> None:
         assert losses(late)[len(records)] < 0.5 * losses(late)[1]
 
 
-def test_the_weights_are_those_of_a_loop_that_delays_gradients_by_hand() -> None:
-    run_ranks(2, _by_hand)
+def test_the_weights_are_those_of_a_loop_that_delays_gradients_by_hand(ranks: Callable[..., None]) -> None:
+    ranks(2, _by_hand)
 
 
 def restored(folder: str, update: int, codec: str, overlap: Overlap) -> Trainer:
@@ -226,9 +225,9 @@ def _moves(rank: int, folder: str) -> None:
     )
 
 
-def test_a_run_that_was_interrupted_ends_in_the_same_bits(tmp_path: Path) -> None:
-    run_ranks(2, _interrupted, str(tmp_path / "resumed"), str(tmp_path / "stopped"))
-    run_ranks(3, _moves, str(tmp_path / "resumed"))
+def test_a_run_that_was_interrupted_ends_in_the_same_bits(ranks: Callable[..., None], tmp_path: Path) -> None:
+    ranks(2, _interrupted, str(tmp_path / "resumed"), str(tmp_path / "stopped"))
+    ranks(3, _moves, str(tmp_path / "resumed"))
 
 
 def _poisoned(rank: int) -> None:
@@ -255,8 +254,8 @@ class _Poison(Callback):
         self._loss.poisoned = self._on and trainer.clock.updates == self._at
 
 
-def test_a_gradient_with_nan_is_left_out_one_update_late() -> None:
-    run_ranks(2, _poisoned)
+def test_a_gradient_with_nan_is_left_out_one_update_late(ranks: Callable[..., None]) -> None:
+    ranks(2, _poisoned)
 
 
 def _refused(rank: int) -> None:
@@ -264,8 +263,8 @@ def _refused(rank: int) -> None:
         trainer_of("none", "update", settings={"precision": "fp16"})
 
 
-def test_what_needs_gradients_at_once_is_refused() -> None:
-    run_ranks(1, _refused)
+def test_what_needs_gradients_at_once_is_refused(ranks: Callable[..., None]) -> None:
+    ranks(1, _refused)
 
 
 def config_of(*overrides: str) -> dict[str, Any]:
@@ -298,5 +297,5 @@ def _configured(rank: int) -> None:
         assert build_strategy(config, context).late is late
 
 
-def test_the_configuration_reaches_the_strategy() -> None:
-    run_ranks(1, _configured)
+def test_the_configuration_reaches_the_strategy(ranks: Callable[..., None]) -> None:
+    ranks(1, _configured)

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from gradwire.trainer.errors import StateMismatchError
 from gradwire.trainer.loggers import RunInfo
 from gradwire.trainer.loggers.base import Logger, Record
 from gradwire.trainer.strategies import DataParallel
-from tests.ranks import run_ranks
 
 
 class WithValidation:
@@ -52,8 +52,8 @@ def _agrees(rank: int) -> None:
     assert _trainer(settings, strategy).fit().clock.updates == 3
 
 
-def test_running_statistics_of_single_ranks_are_no_mismatch_of_replicas() -> None:
-    run_ranks(2, _agrees)
+def test_running_statistics_of_single_ranks_are_no_mismatch_of_replicas(ranks: Callable[..., None]) -> None:
+    ranks(2, _agrees)
 
 
 def test_a_model_is_evaluated_on_other_data_than_the_stream_it_was_trained_on() -> None:

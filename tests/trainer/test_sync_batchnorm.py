@@ -1,10 +1,10 @@
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from gradwire.trainer.sync_batchnorm import SyncBatchNorm, synchronize_batch_norms
-from tests.ranks import run_ranks
 
 
 def test_every_batch_norm_is_replaced_with_the_same_state() -> None:
@@ -33,8 +33,8 @@ def _matches_one_big_batch(rank: int) -> None:
     torch.testing.assert_close(synchronized.running_var, reference.running_var)
 
 
-def test_two_ranks_normalize_as_one_big_batch() -> None:
-    run_ranks(2, _matches_one_big_batch)
+def test_two_ranks_normalize_as_one_big_batch(ranks: Callable[..., None]) -> None:
+    ranks(2, _matches_one_big_batch)
 
 
 def test_evaluation_uses_the_running_statistics() -> None:

@@ -1,4 +1,5 @@
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +16,6 @@ from gradwire.trainer.losses import IGNORED, NextToken
 from gradwire.trainer.precision import Precision
 from gradwire.trainer.strategies import DataParallel, Single, Strategy
 from gradwire.trainer.update import Updater
-from tests.ranks import run_ranks
 
 CPU = torch.device("cpu")
 SAMPLES, TOKENS, VOCABULARY = 13, 7, 11
@@ -85,8 +85,8 @@ def _matches_on_three_ranks(rank: int) -> None:
     torch.testing.assert_close(cut, big_batch_gradient(), rtol=1e-12, atol=1e-14)
 
 
-def test_unequal_shares_of_three_ranks_give_the_big_batch_gradient() -> None:
-    run_ranks(3, _matches_on_three_ranks)
+def test_unequal_shares_of_three_ranks_give_the_big_batch_gradient(ranks: Callable[..., None]) -> None:
+    ranks(3, _matches_on_three_ranks)
 
 
 def _matches_with_idle_ranks(rank: int) -> None:
@@ -107,8 +107,8 @@ def _matches_with_idle_ranks(rank: int) -> None:
         torch.testing.assert_close(applied.detach(), start.detach() - start.grad, rtol=1e-12, atol=1e-14)
 
 
-def test_a_rank_without_samples_changes_nothing() -> None:
-    run_ranks(3, _matches_with_idle_ranks)
+def test_a_rank_without_samples_changes_nothing(ranks: Callable[..., None]) -> None:
+    ranks(3, _matches_with_idle_ranks)
 
 
 class Poisoned(nn.Module):
