@@ -224,6 +224,7 @@ def test_train_runs_with_it(name: str, tmp_path: Path) -> None:
         "run.length=30 updates",
         "run.log_every=1",
         "logger=none",
+        *("model.width=64", "model.layers=2", "model.heads=2", "model.kv_heads=2", "data.context=32"),
     ]
     done = subprocess.run(
         [
