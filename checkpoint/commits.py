@@ -8,6 +8,8 @@ from gradwire.checkpoint.commit import LONGEST_COMMIT, Commit, Epoch, commit_nam
 from gradwire.checkpoint.errors import DamagedCheckpoint, MissingObject, NoCheckpoint
 from gradwire.checkpoint.store import Store
 
+_READINGS = 3
+
 
 @dataclass(frozen=True)
 class History:
@@ -88,12 +90,24 @@ class CommitLog:
         self._store = store
 
     def sequences(self) -> list[int]:
-        """The numbers taken, rising.
+        """The numbers taken, rising; a listing that lags behind is made up for by looking at the numbers that follow.
 
         Raises:
             StoreError: the listing failed.
         """
-        return [int(PurePosixPath(name).name) for name in self._store.list("commits")]
+        found = [int(PurePosixPath(name).name) for name in self._store.list("commits")]
+        following = found[-1] + 1 if found else 1
+        while self._is_there(following):
+            found.append(following)
+            following += 1
+        return found
+
+    def _is_there(self, sequence: int) -> bool:
+        try:
+            self._store.size(commit_name(sequence))
+        except DamagedCheckpoint:  # missing, or a number that no object can have
+            return False
+        return True
 
     def read(self, sequence: int) -> Commit | Epoch:
         """The commit or epoch of a number.
@@ -114,23 +128,28 @@ class CommitLog:
             UnsupportedFormat: one was written in a newer format.
             StoreError: the listing failed, or a commit could not be read.
         """
-        sequences = self.sequences()
-        commits: list[Commit] = []
-        epochs: list[Epoch] = []
-        damaged: dict[int, DamagedCheckpoint] = {}
+        for _ in range(_READINGS):
+            sequences = self.sequences()
+            entries, missing = self._entries(sequences)
+            if not missing:  # or else there are newer ones, which an old listing does not show
+                break
+        commits = [entry for entry in entries.values() if isinstance(entry, Commit)]
+        epochs = [entry for entry in entries.values() if isinstance(entry, Epoch)]
+        damaged = {number: entry for number, entry in entries.items() if isinstance(entry, DamagedCheckpoint)}
+        return History(self._store.url, tuple(commits), damaged, sequences[-1] if sequences else 0, tuple(epochs))
+
+    def _entries(self, sequences: list[int]) -> tuple[dict[int, Commit | Epoch | DamagedCheckpoint], bool]:
+        """What stands at each number, and whether something that was listed is gone."""
+        entries: dict[int, Commit | Epoch | DamagedCheckpoint] = {}
+        missing = False
         for sequence in sequences:
             try:
-                entry = self.read(sequence)
+                entries[sequence] = self.read(sequence)
             except MissingObject:
-                continue
+                missing = True
             except DamagedCheckpoint as error:
-                damaged[sequence] = error
-            else:
-                if isinstance(entry, Commit):
-                    commits.append(entry)
-                else:
-                    epochs.append(entry)
-        return History(self._store.url, tuple(commits), damaged, sequences[-1] if sequences else 0, tuple(epochs))
+                entries[sequence] = error
+        return entries, missing
 
     def holds(self, sequence: int) -> bool:
         """Whether a number is taken.

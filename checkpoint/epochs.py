@@ -10,7 +10,7 @@ from typing import TypeVar
 from gradwire.checkpoint.ancestry import Ancestry, followed_by
 from gradwire.checkpoint.commit import Commit, Epoch, Parent, Seal, Writer
 from gradwire.checkpoint.commits import CommitLog
-from gradwire.checkpoint.errors import StoreError, WriterFenced
+from gradwire.checkpoint.errors import StoreError, StoreUnavailable, WriterFenced
 from gradwire.checkpoint.snapshot import PartRef
 from gradwire.checkpoint.store import Store
 
@@ -83,7 +83,7 @@ class CommitWriter:
 
         Raises:
             UnsupportedFormat: a newer version writes to this store.
-            WriterFenced: another writer has taken over since this one claimed its first epoch.
+            WriterFenced: another writer has taken over since this one claimed its first epoch, or while it did.
             StoreError: the claim could not be written, or the store does not keep two writers apart.
         """
         if self._claimed:
@@ -117,15 +117,31 @@ class CommitWriter:
     def _take_over(self) -> None:
         for _ in range(_MOST_CLAIMS):
             history = self._log.history()
-            self._last = history.last
+            self._last = max(history.last, self._parent.sequence if self._parent else 0)
             epoch = self._claim_next()
             if self._store.put_new(epoch.name, epoch.to_bytes()):
                 self._store.check_create(epoch.name, epoch.to_bytes())
+                self._check_newest(epoch)
                 self._begin(epoch)
                 self._store.sweep()
                 self._warn_of_strangers(history.newest)
                 return
         raise StoreError(f"{self._store.url}: other writers took the next number {_MOST_CLAIMS} times in a row")
+
+    def _check_newest(self, claim: Epoch) -> None:
+        """Prove that the listing which told the number of a claim was not an old one: pruning frees numbers."""
+        listed = self._store.list("commits")
+        if claim.name not in listed:
+            raise StoreUnavailable(
+                f"{self._store.url} does not list {claim.name}, which was just written: its listings lag behind, and "
+                "what is newest there is not known. Try again later"
+            )
+        if listed[-1] != claim.name:
+            raise WriterFenced(
+                f"{self._store.url}: {listed[-1]} follows the number that was just claimed, {claim.sequence}: another "
+                "writer has taken over since, or the listing before was an old one. Make sure that one run writes "
+                "here, and start this one again"
+            )
 
     def _claim_next(self) -> Epoch:
         return Epoch(self._last + 1, self._writer, _now(), self._seal)

@@ -26,6 +26,8 @@ def trim(store: Store, bases: Sequence[Commit], verify: Callable[[Commit], None]
         DamagedCheckpoint: the last base is not whole.
         StoreError: the store did not answer.
     """
+    if not bases:
+        return 0  # an old listing: there is the commit just written
     oldest, newest = bases[0], bases[-1]
     older = [folder for folder in store.folders("journal") if int(folder.rpartition("/")[2]) < oldest.sequence]
     if not older:

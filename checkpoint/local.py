@@ -27,6 +27,7 @@ class LocalObjects:
         self._root = root
         self._files: Files = files or RealFiles()
         self._lasting: set[Path] = set()
+        self._removing: Path | None = None
 
     def create(self, name: str, data: memoryview) -> None:
         """Write a new object. Raises FileExistsError where there is one already; that one is durable then."""
@@ -84,10 +85,13 @@ class LocalObjects:
             return []
 
     def remove(self, name: str) -> None:
-        """Remove an object, durably: what is removed after it never comes back without it."""
+        """Remove an object. What was removed before from another folder is durable then: it never comes back alone."""
         path = self._root / name
+        if self._removing is not None and self._removing != path.parent:
+            with suppress(FileNotFoundError):
+                self._files.sync_folder(self._removing)
+        self._removing = path.parent
         self._files.unlink(path)
-        self._files.sync_folder(path.parent)
 
     def sweep(self, folder: str) -> None:
         """Remove temporary files that killed writers left."""
