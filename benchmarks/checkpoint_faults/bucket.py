@@ -138,20 +138,23 @@ class Client:
         with self._bucket.lock:
             number = len(self.log)
             self.log.append(request)
-            effect = self._hook(number, request) if self._hook else None
-            if effect == "503":
-                raise OSError(16, "Please reduce your request rate.")
-            if effect == "time-out":
-                raise TimeoutError(f"no answer to {request.kind} {request.path}")
-            if effect == "time-out, applied later":
-                self._bucket.delayed.append(lambda: answer(None))
-                raise TimeoutError(f"no answer to {request.kind} {request.path}")
-            result = answer(effect)
-            if effect == "time-out after":
-                raise TimeoutError(f"no answer to {request.kind} {request.path}")
-            if effect == "short":
-                return result[: len(result) // 2]
-            return result
+        effect = self._hook(number, request) if self._hook else None  # not locked: another process may act meanwhile
+        with self._bucket.lock:
+            return self._answer(request, effect, answer)
+
+    def _answer(self, request: Request, effect: Any, answer: Callable[[object], Any]) -> Any:
+        silence = TimeoutError(f"no answer to {request.kind} {request.path}")
+        if effect == "503":
+            raise OSError(16, "Please reduce your request rate.")
+        if effect == "time-out":
+            raise silence
+        if effect == "time-out, applied later":
+            self._bucket.delayed.append(lambda: answer(None))
+            raise silence
+        result = answer(effect)
+        if effect == "time-out after":
+            raise silence
+        return result[: len(result) // 2] if effect == "short" else result
 
 
 class _Time:
@@ -167,28 +170,33 @@ class _Time:
         return self._now
 
 
+Kind = type[GradwireSession]
+
+
 @dataclass(frozen=True)
 class BucketPlace:
     """A prefix of a bucket.
 
     Args:
         bucket: The bucket.
+        kind: What its processes do.
     """
 
     bucket: Bucket
+    kind: Kind = GradwireSession
 
     def process(self, hook: Hook | None = None) -> Session:
-        return over(Client(self.bucket, hook))
+        return over(Client(self.bucket, hook), self.kind)
 
     def copy(self) -> "BucketPlace":
-        return BucketPlace(self.bucket.copy())
+        return BucketPlace(self.bucket.copy(), self.kind)
 
     def after_power_cut(self) -> "BucketPlace":
         return self.copy()  # what was answered is durable
 
 
-def over(client: Client) -> GradwireSession:
+def over(client: Client, kind: Kind = GradwireSession) -> GradwireSession:
     """A process that saves through a client; it waits for the retries without taking time."""
     time_ = _Time()
     retry = Retry(sleep=time_.wait, clock=time_.now)
-    return GradwireSession(lambda: RemoteObjects(client, ROOT, retry))
+    return kind(lambda: RemoteObjects(client, ROOT, retry))

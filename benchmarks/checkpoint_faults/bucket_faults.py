@@ -4,12 +4,11 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks.checkpoint_faults.bucket import Bucket, BucketPlace, Client, Effect, Request, Stale, over
+from benchmarks.checkpoint_faults.bucket import Bucket, BucketPlace, Client, Effect, Kind, Request, Stale, over
 from benchmarks.checkpoint_faults.oracle import Verdict, judge
 from benchmarks.checkpoint_faults.places import Course, Workload
 from benchmarks.checkpoint_faults.tally import Tally
 
-NAME = "gradwire on an object store"
 BURST = 6
 FOREVER = 10**9
 
@@ -43,7 +42,7 @@ BUCKET_FAULTS = (
     BucketFault("time-outs after the request was applied", "time-out after", _CHANGES, 3),
     BucketFault("time-out, the request is applied 1 request later", "time-out, applied later", _CHANGES, 1, 1),
     BucketFault("time-out, the request is applied 9 requests later", "time-out, applied later", _CHANGES, 1, 9),
-    BucketFault("time-outs, the requests are applied at the end", "time-out, applied later", _CHANGES, 40),
+    BucketFault("time-outs, the requests are applied 30 requests later", "time-out, applied later", _CHANGES, 9, 30),
     BucketFault("listing stale by 1 change", Stale(1), ("list",)),
     BucketFault("listing stale by 4 changes", Stale(4), ("list",)),
     BucketFault("listing stale by 15 changes", Stale(15), ("list",)),
@@ -53,26 +52,35 @@ BUCKET_FAULTS = (
 )
 
 
-def kill_everywhere(workload: Workload, tally: Tally, every: int = 1) -> None:
+def name_of(kind: Kind) -> str:
+    return f"{kind.name} on an object store"
+
+
+def kill_everywhere(kind: Kind, workload: Workload, tally: Tally, every: int = 1) -> None:
     """The process is killed before and after each request that changes something."""
     client = Client(Bucket())
-    course = Course(lambda: over(client), client.log)
+    course = Course(lambda: over(client, kind), client.log)
     course.run(workload)
     bucket = Bucket()
     replay = Client(bucket)
     for number, request in enumerate(client.log):
         if request.changes and number % every == 0:
-            judged(tally, "killed before a request", BucketPlace(bucket), course, number, number, request)
+            judged(tally, "killed before a request", BucketPlace(bucket, kind), course, number, number, request)
         _again(replay, request)
         if request.changes and number % every == 0:
-            judged(tally, "killed after a request", BucketPlace(bucket), course, number, number, request)
-            judged(tally, "killed after a request", BucketPlace(bucket), course, number + 1, number, request)
+            judged(tally, "killed after a request", BucketPlace(bucket, kind), course, number, number, request)
+            judged(tally, "killed after a request", BucketPlace(bucket, kind), course, number + 1, number, request)
 
 
 def judged(
-    tally: Tally, kind: str, place: BucketPlace, course: Course, known: int, number: int, request: Request
+    tally: Tally, fault: str, place: BucketPlace, course: Course, known: int, number: int, request: Request
 ) -> None:
-    tally.add(NAME, kind, judge(place, course.at(known)).now, f"request {number} ({request.kind} {request.path})")
+    tally.add(
+        name_of(place.kind),
+        fault,
+        judge(place, course.at(known)).now,
+        f"request {number} ({request.kind} {request.path})",
+    )
 
 
 def _again(client: Client, request: Request) -> None:
@@ -85,18 +93,18 @@ def _again(client: Client, request: Request) -> None:
         return
 
 
-def fail_requests(workload: Workload, tally: Tally, every: int = 1) -> None:
+def fail_requests(kind: Kind, workload: Workload, tally: Tally, every: int = 1) -> None:
     """Faults at every request (or each `every`-th) while the process goes on."""
     for fault in BUCKET_FAULTS:
         for number in itertools.count(0, every):
-            found = fail_request(workload, fault, number)
+            found = fail_request(kind, workload, fault, number)
             if found is None:
                 break
             request, verdict = found
-            tally.add(NAME, fault.name, verdict, f"request {number} ({request.kind} {request.path})")
+            tally.add(name_of(kind), fault.name, verdict, f"request {number} ({request.kind} {request.path})")
 
 
-def fail_request(workload: Workload, fault: BucketFault, number: int) -> tuple[Request, Verdict] | None:
+def fail_request(kind: Kind, workload: Workload, fault: BucketFault, number: int) -> tuple[Request, Verdict] | None:
     """Let a fault strike from the `number`-th request of its kinds on; None where there are fewer."""
     bucket, met, since = Bucket(), 0, 0
     struck: Request | None = None
@@ -115,19 +123,19 @@ def fail_request(workload: Workload, fault: BucketFault, number: int) -> tuple[R
         return fault.effect
 
     client = Client(bucket, hook)
-    course = Course(lambda: over(client), client.log)
+    course = Course(lambda: over(client, kind), client.log)
     course.run(workload)
     if struck is None:
         return None
     if course.untyped:
         return struck, Verdict("lost", f"an error without a class: {course.untyped}")
     for settle in (lambda: None, bucket.arrive):
-        verdict = _settled(settle, bucket, course)
+        verdict = _settled(settle, BucketPlace(bucket, kind), course)
         if verdict.outcome != "survived":
             break
     return struck, verdict
 
 
-def _settled(settle: Callable[[], None], bucket: Bucket, course: Course) -> Verdict:
+def _settled(settle: Callable[[], None], place: BucketPlace, course: Course) -> Verdict:
     settle()
-    return judge(BucketPlace(bucket), course.last).now
+    return judge(place, course.last).now

@@ -5,7 +5,7 @@ A contender's session is one process: it lives until it is killed, and the next 
 
 import io
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +41,9 @@ class Session(Protocol):
 
     def expects(self, error: Exception) -> bool:
         """Whether the contender may raise this."""
+
+    def end(self) -> None:
+        """Stop what goes on beside."""
 
 
 class Altered(Exception):  # noqa: N818
@@ -131,6 +134,8 @@ class TorchSave:
 
     def expects(self, error: Exception) -> bool:
         return True
+
+    def end(self) -> None: ...
 
     def _finish(self, file: io.BufferedWriter) -> None: ...
 
@@ -225,6 +230,8 @@ class TorchDcp:
     def expects(self, error: Exception) -> bool:
         return True
 
+    def end(self) -> None: ...
+
     def _updates(self) -> Iterator[int]:
         if self._disk.exists(FOLDER):
             for name in self._disk.names(FOLDER):
@@ -248,4 +255,4 @@ def _failures() -> Iterator[None]:
         raise RuntimeError(str(error).strip().rpartition("\n")[2][:200]) from error
 
 
-PEERS: tuple[Callable[[Disk], Session], ...] = (TorchSave, TorchSaveRenamed, TorchSaveDurable, TorchDcp)
+PEERS: tuple[type[TorchSave] | type[TorchDcp], ...] = (TorchSave, TorchSaveRenamed, TorchSaveDurable, TorchDcp)

@@ -165,12 +165,13 @@ class Disk:
         self.hook = hook
         self.log: list[Operation] = []
         self._open: dict[int, tuple[str, int]] = {}
+        self._last_file = FIRST_FILE
         self._lock = threading.RLock()
 
     def create(self, path: Path) -> int:
+        inode = self._act("create", str(path)).inode
         with self._lock:
-            inode = self._act("create", str(path)).inode
-            file = FIRST_FILE + len(self.log)
+            file = self._last_file = self._last_file + 1
             self._open[file] = str(path), inode
             return file
 
@@ -213,8 +214,8 @@ class Disk:
         return str(path) in self.contents.names
 
     def names(self, path: Path) -> list[str]:
+        self._act("names", str(path))
         with self._lock:
-            self._act("names", str(path))
             return self._below(str(path))
 
     def size(self, path: Path) -> int:
@@ -231,17 +232,20 @@ class Disk:
         self._act(kind, path, inode=inode, data=data)
 
     def _act(self, kind: Kind, path: str, target: str = "", inode: int = 0, data: bytes = b"") -> Operation:
+        operation = Operation(kind, path, target, inode, data)
         with self._lock:
-            number, operation = len(self.log), Operation(kind, path, target, inode, data)
+            number = len(self.log)
             self.log.append(operation)
-            try:
-                if self.hook:
-                    self.hook(number, operation)
-            except OSError:
+        try:
+            if self.hook:
+                self.hook(number, operation)  # not locked: another process may act meanwhile
+        except OSError:
+            with self._lock:
                 failed = replace(operation, data=data[: len(data) // 2], failed=True)
                 self.log[number] = failed
                 self.contents.apply(failed)
-                raise
+            raise
+        with self._lock:
             try:
                 operation = replace(operation, inode=inode or self._find(operation))
             except OSError:

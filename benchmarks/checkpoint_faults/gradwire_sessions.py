@@ -9,7 +9,8 @@ from unittest import mock
 from benchmarks.checkpoint_faults.contenders import FOLDER, Altered, checked
 from benchmarks.checkpoint_faults.disk import Disk
 from benchmarks.checkpoint_faults.states import tensors_at
-from gradwire.checkpoint import Checkpointer, CheckpointError, NoCheckpoint, State
+from gradwire.checkpoint import Checkpointer, CheckpointError, NoCheckpoint, State, fsck
+from gradwire.checkpoint.commit import Commit
 from gradwire.checkpoint.commits import CommitLog
 from gradwire.checkpoint.local import LocalObjects
 from gradwire.checkpoint.store import Objects, Store
@@ -64,7 +65,10 @@ class GradwireSession:
 
     def save(self, update: int) -> None:
         with PLACES.installed():
-            self.checkpointer.save(state_at(update), {"updates": update}, {"eval/loss": 1 / (1 + update % 3)})
+            self._snapshot(update)
+
+    def _snapshot(self, update: int) -> Commit:
+        return self.checkpointer.save(state_at(update), {"updates": update}, {"eval/loss": 1 / (1 + update % 3)})
 
     def restore(self) -> int | None:
         with PLACES.installed():
@@ -72,25 +76,28 @@ class GradwireSession:
                 state, commit = self.checkpointer.restore()
             except NoCheckpoint:
                 return None
-        return _checked(state, commit.update)
+        return checked_state(state, commit.update)
 
     def restore_update(self, update: int) -> None:
         """Go back to an update. Raises CheckpointError where it is not there."""
         with PLACES.installed():
-            _checked(self.checkpointer.restore(update)[0], update)
+            checked_state(self.checkpointer.restore(update)[0], update)
 
     def verify(self) -> list[str]:
-        """Read every commit, part and pack that counts, byte by byte, and compare the states with what was saved."""
+        """Read all that is stored, byte by byte, and compare each snapshot that counts with what was saved."""
         problems = list(self.checkpointer.damaged)
         with PLACES.installed():
-            history = CommitLog(Store.open(self._url)).history()
-            problems += map(str, history.damaged.values())
-            for commit in history.ancestry:
+            report = fsck.check(Store.open(self._url))
+            problems += [f"{finding.name}: {finding.problem}" for finding in report.findings]
+            for commit in CommitLog(Store.open(self._url)).history().ancestry:
                 try:
-                    _checked(Checkpointer(self._url).restore(commit.update)[0], commit.update)
+                    checked_state(Checkpointer(self._url).restore(commit.update)[0], commit.update)
                 except (CheckpointError, Altered) as error:
                     problems.append(str(error))
         return problems
+
+    def end(self) -> None:
+        """Nothing goes on after the last save."""
 
     def expects(self, error: Exception) -> bool:
         return isinstance(error, CheckpointError)
@@ -105,7 +112,8 @@ def state_at(update: int) -> State:
     return State({"model": tensors, "update": update}, {"residual": tensors["weight"][::2] * 3})
 
 
-def _checked(state: State, update: int) -> int:
+def checked_state(state: State, update: int) -> int:
+    """The update, if the state is its to the bit. Raises Altered where it is not."""
     wanted = state_at(update)
     whole = checked(dict(state.shared["model"]), f"update {update}") == update == state.shared[
         "update"

@@ -49,6 +49,13 @@ def judge(place: Place, known: Moment) -> Judgment:
     """
     place = place.copy()
     session = place.process()
+    try:
+        return _judge(place, session, known)
+    finally:
+        session.end()
+
+
+def _judge(place: Place, session: Session, known: Moment) -> Judgment:
     verdict = restored(session, known.acknowledged, known.attempted)
     if verdict.outcome != "survived":
         return Judgment(verdict)

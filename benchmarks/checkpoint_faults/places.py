@@ -97,6 +97,7 @@ class Course:
                 if self._did(session, lambda session=session, update=update: session.save(update)):
                     self._acknowledged = update
                     self._note()
+            session.end()
 
     @property
     def last(self) -> Moment:
@@ -111,6 +112,7 @@ class Course:
             session = self._start()
             if self._did(session, session.restore):
                 break
+            session.end()
         return session
 
     def _did(self, session: Session, action: Callable[[], object]) -> bool:

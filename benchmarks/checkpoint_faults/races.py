@@ -57,9 +57,11 @@ class Race:
     run: Callable[[Place, int], tuple[str, Verdict] | None]
 
 
-def race_everywhere(name: str, make: MakePlace, tally: Tally, every: int = 1) -> None:
-    """All races, with the intruder at every operation (or each `every`-th)."""
-    for race in RACES:
+def race_everywhere(
+    name: str, make: MakePlace, tally: Tally, every: int = 1, races: "tuple[Race, ...] | None" = None
+) -> None:
+    """Races (all that need no journal, where None), with the intruder at every operation (or each `every`-th)."""
+    for race in races or RACES:
         for number in itertools.count(0, every):
             found = race.run(make(), number)
             if found is None:
@@ -162,6 +164,40 @@ def prune_against_leftovers(place: Place, number: int) -> tuple[str, Verdict] | 
     return _both(place, intruder, first, others, (5, 6), 8)
 
 
+def zombie_journals(place: Place, number: int) -> tuple[str, Verdict] | None:
+    """A writer that was taken over goes on journalling: nothing of that counts."""
+
+    def act() -> None:
+        other = place.process()
+        found = other.restore() or 0
+        other.save(found + 2)
+        other.end()
+        last.append(found + 2)
+
+    last: list[int] = []
+    intruder = Intruder(number, act)
+    first = place.process(intruder)
+    try:
+        first.save(5)
+        intruder.let_loose()
+        _ignoring(first, 8)
+        if intruder.at is None:
+            return None
+        _ignoring(first, 30)
+    finally:
+        first.end()
+    if intruder.failure:
+        return intruder.at, failed("the other writer", first, intruder.failure)
+    return intruder.at, whole(place.process(), last[0], "after the race")
+
+
+def _ignoring(session: Session, update: int) -> None:
+    try:
+        session.save(update)
+    except CheckpointError:
+        return
+
+
 class _Killed(BaseException):
     """Nothing catches it."""
 
@@ -257,3 +293,4 @@ RACES = (
     Race("prune racing a save of what it removes", prune_against_leftovers),
     Race("prune racing restore", prune_against_restore),
 )
+JOURNAL_RACES = (Race("zombie that journals", zombie_journals), Race("prune racing restore", prune_against_restore))
