@@ -1,4 +1,4 @@
-"""The guides to schedules, communication and checkpoints: their Python runs, their YAML composes, their commands are accepted."""
+"""The guides of docs/: their Python runs, their YAML composes, their commands are accepted."""
 
 import os
 import re
