@@ -45,7 +45,7 @@ MODELS = {
         "evaluation.limit=64",
         "evaluation.samples=0",
     ],
-    "convnet": ["experiment=digits", "model.dropout=0.1", "evaluation.samples=0"],
+    "convnet": ["experiment=digits", "model.dropout=0.1", "evaluation.limit=64", "evaluation.samples=0"],
 }
 COMMON = [
     f"run.length={UPDATES} updates",
@@ -99,6 +99,11 @@ COMMS = {  # how gradients travel, by name: every codec between two pretended ho
         "comm/codec@comm.codecs.node=int4",
     ],
     "codec int4, one update late": [_HOSTS, "comm/codec@comm.codecs.node=int4", "comm.overlap=update"],
+    "codec int4 on a ring, one update late": [
+        "comm=ring",
+        "comm/codec@comm.codecs.ring=int4",
+        "comm.overlap=update",
+    ],
     "one update late": ["comm=native", "comm.overlap=update"],
     "codec top_k on a ring": ["comm=ring", "comm/codec@comm.codecs.ring=top_k", "comm.codecs.ring.ratio=0.1"],
     "codec sign on a torus": ["comm=torus", "comm/codec@comm.codecs.y=sign"],

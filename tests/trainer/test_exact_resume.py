@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -12,34 +13,65 @@ from benchmarks.exact_resume import (
     differences,
     disagreements,
     final_state,
-    finish,
     interrupt,
     lines,
+    losses,
     resume,
     train,
 )
+from gradwire.checkpoint import Checkpointer
 
 pytestmark = pytest.mark.slow
 
+KILLED = Case("decoder", "fp32", 1, 6, "SIGKILL", "noise_scale")
 CASES = [
-    Case("decoder", "fp32", 1, 3, "SIGKILL"),
-    Case("decoder", "bf16", 2, 1, "SIGTERM"),
-    Case("convnet", "fp32", 4, 3, "SIGKILL"),
-    Case("convnet", "bf16", 2, 3, "SIGTERM"),
-    Case("decoder", "fp32", 2, 6, "SIGKILL", "noise_scale"),
-    Case("decoder", "fp16", 4, 1, "SIGKILL", comm="codec top_k within hosts, int4 between"),
-    Case("decoder", "fp32", 4, 1, "SIGKILL", comm="codec int4, one update late"),
+    Case("convnet", "bf16", 2, 3, "SIGTERM", comm="codec int4 on a ring, one update late"),
+    Case("decoder", "fp16", 4, 3, "SIGKILL", comm="codec top_k within hosts, int4 between"),
 ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_an_interrupted_run_ends_in_the_same_bits(case: Case, tmp_path: Path) -> None:
-    _, found = Campaign(tmp_path, seed=0).run(case)
+def test_an_interrupted_run_ends_in_the_same_bits(case: Case, campaign: Campaign) -> None:
+    _, found = campaign.run(case)
     assert found == []
 
 
-def test_a_run_resumed_on_more_ranks_sees_the_same_samples_and_losses(tmp_path: Path) -> None:
-    _, found = Campaign(tmp_path, seed=0).move(Move(1, 3))
+class Killed(NamedTuple):
+    """A run on one rank that was killed and resumed."""
+
+    folder: Path
+    saved: int  # the update of its newest snapshot when it was killed
+    logged: int  # the last update in its log by then
+
+
+@pytest.fixture(scope="module")
+def killed(campaign: Campaign) -> Killed:
+    folder = campaign.folder / "killed"
+    interrupt(train(folder, KILLED.overrides()), folder, 13, KILLED.how)
+    _, commit = Checkpointer(str(folder / "checkpoints")).restore("latest")
+    run = Killed(folder, int(commit.clock["updates"]), lines(folder)[-1]["update"])
+    resume(folder)
+    return run
+
+
+def test_a_killed_run_whose_batch_follows_the_noise_scale_ends_in_the_same_bits(
+    killed: Killed, campaign: Campaign
+) -> None:
+    whole = campaign.undisturbed(KILLED)
+    assert differences(final_state(whole), final_state(killed.folder)) == []
+    assert losses(whole) == losses(killed.folder)
+
+
+def test_overtaken_lines_move_aside_and_no_update_is_logged_twice(killed: Killed) -> None:
+    updates = [line["update"] for line in lines(killed.folder)]
+    abandoned = [line["update"] for line in lines(killed.folder, "metrics.abandoned.jsonl")]
+    assert updates == list(range(updates[-1] + 1))
+    assert killed.saved % 5 == 0 and killed.logged >= 13
+    assert abandoned == list(range(killed.saved + 1, killed.logged + 1)) != []
+
+
+def test_a_run_resumed_on_more_ranks_sees_the_same_samples_and_losses(campaign: Campaign) -> None:
+    _, found = campaign.move(Move(1, 3))
     assert found == []
 
 
@@ -54,19 +86,9 @@ def test_the_comparison_sees_another_loss_and_another_sample(tmp_path: Path) -> 
     assert len(disagreements(tmp_path / "same", tmp_path / "sample")) == 1
 
 
-def test_overtaken_lines_move_aside_and_no_update_is_logged_twice(tmp_path: Path) -> None:
-    case = Case("decoder", "fp32", 1, 1, "SIGKILL")
-    interrupt(train(tmp_path / "run", case.overrides()), tmp_path / "run", 13, "SIGKILL")
-    resume(tmp_path / "run")
-    updates = [line["update"] for line in lines(tmp_path / "run")]
-    abandoned = [line["update"] for line in lines(tmp_path / "run", "metrics.abandoned.jsonl")]
-    assert updates == list(range(25))
-    assert abandoned[:3] == [11, 12, 13]
-
-
-def test_the_comparison_sees_a_single_bit(tmp_path: Path) -> None:
-    finish(train(tmp_path / "run", Case("decoder", "fp32", 1, 1, "SIGKILL").overrides()))
-    left, right = final_state(tmp_path / "run"), final_state(tmp_path / "run")
+def test_the_comparison_sees_a_single_bit(campaign: Campaign) -> None:
+    whole = campaign.undisturbed(KILLED)
+    left, right = final_state(whole), final_state(whole)
     assert differences(left, right) == []
     name = next(iter(right["model"]))
     right["model"][name].view(-1)[0] += 1e-6
