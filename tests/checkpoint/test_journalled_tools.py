@@ -1,0 +1,153 @@
+"""The journal in the log, in forks, in fsck and in what is pruned."""
+
+from pathlib import Path
+
+import pytest
+
+from gradwire.checkpoint import Checkpointer, DamagedCheckpoint, NoCheckpoint
+from gradwire.checkpoint.commit import Seal
+from gradwire.checkpoint.fork import fork
+from gradwire.checkpoint.fsck import check
+from gradwire.checkpoint.history import read_log
+from gradwire.checkpoint.journal import Place
+from gradwire.checkpoint.journal_reader import JournalReader
+from gradwire.checkpoint.outline import read_outline
+from gradwire.checkpoint.pruning import plan_prune
+from gradwire.checkpoint.repair import repair
+from gradwire.checkpoint.retention import Retention
+from gradwire.checkpoint.store import Store
+from tests.checkpoint.journals import claimed, put
+from tests.checkpoint.places import corrupt, place, s3_endpoint  # noqa: F401
+from tests.checkpoint.states import same_state, state_at
+
+
+def journalled(url: str) -> Store:
+    """Snapshots of updates 10 and 20, each with five updates journalled after it by two ranks; in one epoch."""
+    checkpointer, store = Checkpointer(url, keep_last=99, keep_best=0), Store.open(url)
+    for update in (10, 20):
+        commit = checkpointer.save(state_at(update), {"updates": update})
+        put(store, commit, commit.epoch, *range(update + 1, update + 6), ranks=(0, 1), size=2)
+    return store
+
+
+def entry(store: Store, base: int, update: int, rank: int = 0) -> str:
+    commit = Checkpointer(store.url).at(base)
+    return Place(commit.sequence, commit.epoch, update, rank, 2).name
+
+
+def test_the_log_lists_every_journalled_update(place: str) -> None:  # noqa: F811
+    log = read_log(journalled(place))
+    assert [each.journalled for each in log.entries] == [(11, 15), (21, 25)]
+    assert log.updates == [*range(10, 16), *range(20, 26)]
+
+
+def test_a_fork_at_a_journalled_update_holds_what_leads_there_and_no_more(place: str) -> None:  # noqa: F811
+    store, target = journalled(place), Store.open(place + "-fork")
+    forked = fork(store, target, 13)
+    assert (forked.commit.update, forked.update) == (10, 13)
+    reader = JournalReader(target, forked.commit)
+    assert reader.updates() == [11, 12, 13]
+    assert [each.tensors["gradient"].data.sum() for each in reader.read(13)] == [
+        each.tensors["gradient"].data.sum() for each in JournalReader(store, forked.commit).read(13)
+    ]
+    assert same_state(Checkpointer(target.url).restore()[0], state_at(10))
+    assert check(target).sound
+    assert read_log(target).updates == [10, 11, 12, 13]
+
+
+def test_a_fork_of_what_a_later_epoch_journalled_takes_its_claims_along(tmp_path: Path) -> None:
+    store = journalled(str(tmp_path / "a"))
+    base = Checkpointer(store.url).at(20)
+    writer = claimed(store, base, Seal(base.sequence, base.epoch, 23))
+    put(store, base, writer.epoch, 24, 25, 26, ranks=(0, 1), size=2)
+    target = Store.open(str(tmp_path / "b"))
+    fork(store, target, 26)
+    assert JournalReader(target, base).updates() == list(range(21, 27))
+    assert JournalReader(target, base).seal(24).epoch == writer.epoch
+
+
+def test_an_update_that_was_not_journalled_is_refused(tmp_path: Path) -> None:
+    store = journalled(str(tmp_path / "a"))
+    with pytest.raises(NoCheckpoint, match="no snapshot of update 17; it has updates: 10, 20"):
+        fork(store, Store.open(str(tmp_path / "b")), 17)
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_damaged_entry_is_not_forked(tmp_path: Path) -> None:
+    store = journalled(str(tmp_path / "a"))
+    corrupt(store.url, entry(store, 10, 12))
+    with pytest.raises(DamagedCheckpoint, match="-0-of-2"):
+        fork(store, Store.open(str(tmp_path / "b")), 13)
+    with pytest.raises(NoCheckpoint):
+        Checkpointer(tmp_path / "b").restore()
+
+
+def test_a_damaged_entry_is_found_and_costs_the_updates_from_there_on(place: str) -> None:  # noqa: F811
+    store = journalled(place)
+    name = entry(store, 20, 23, rank=1)
+    corrupt(place, name)
+    report = check(store)
+    assert report.checked["journal"] == 20
+    (finding,) = report.findings
+    assert finding.name == name
+    assert finding.lost.startswith("update 23 and those journalled on it; update 20")
+    assert [commit.update for commit in report.whole] == [10, 20]
+    assert name in repair(store, report)
+    assert check(store).sound
+    assert JournalReader(store, Checkpointer(place).at(20)).updates() == [21, 22]
+
+
+def test_a_repair_seals_what_is_journalled_and_it_counts_on(tmp_path: Path) -> None:
+    store = journalled(str(tmp_path))
+    base = Checkpointer(store.url).at(20)
+    pack = read_outline(store, Checkpointer(store.url).at(10)).parts[0].packs[0].name
+    corrupt(store.url, pack)
+    repair(store, check(store))
+    assert check(store).sound
+    assert JournalReader(store, base).updates() == [21, 22, 23, 24, 25]
+    put(store, base, base.epoch, 26, ranks=(0, 1), size=2)  # of a writer that does not know yet
+    assert JournalReader(store, base).updates() == [21, 22, 23, 24, 25]
+
+
+def test_after_the_newest_snapshot_is_lost_the_journal_leads_on_from_the_one_before(tmp_path: Path) -> None:
+    checkpointer, store = Checkpointer(tmp_path, keep_last=99), Store.open(str(tmp_path))
+    first = checkpointer.save(state_at(10), {"updates": 10})
+    put(store, first, first.epoch, 11, 12)
+    second = checkpointer.save(state_at(12), {"updates": 12})
+    put(store, second, second.epoch, 13, 14)
+    corrupt(store.url, read_outline(store, second).parts[0].packs[0].name)
+    repair(store, check(store))
+    assert check(store).sound
+    assert JournalReader(store, first).updates() == [11, 12, 13, 14]
+
+
+def test_pruning_takes_the_journal_that_no_snapshot_can_be_replayed_with(place: str) -> None:  # noqa: F811
+    store = journalled(place)
+    claimed(store, Checkpointer(place).at(20), JournalReader(store, Checkpointer(place).at(20)).seal(25))
+    collector, plan = plan_prune(store, Retention(1, 0, "eval/loss"), grace=0.0)
+    told = {verdict.name: (verdict.goes, verdict.reason) for verdict in plan.verdicts}
+    assert told[entry(store, 10, 11)] == (True, "no snapshot that stays can be replayed with it")
+    assert told[entry(store, 20, 21)] == (False, "it can be replayed on update 20, which stays")
+    base = Checkpointer(place).at(20)
+    collector.carry_out(plan)
+    assert JournalReader(store, base).updates() == [21, 22, 23, 24, 25]
+    assert store.folders("journal") == [f"journal/{base.sequence:020d}"]
+    assert read_log(store).updates == [20, *range(21, 26)]
+
+
+def test_the_journal_of_the_newest_writer_stays(tmp_path: Path) -> None:
+    store = journalled(str(tmp_path))
+    _, plan = plan_prune(store, Retention(1, 0, "eval/loss"), grace=0.0)
+    reasons = {verdict.name: verdict.reason for verdict in plan.verdicts if not verdict.goes}
+    assert reasons[entry(store, 10, 11)] == "of the newest writer, who may be at work"
+
+
+def test_what_a_damaged_claim_may_lead_to_stays(tmp_path: Path) -> None:
+    store = journalled(str(tmp_path))
+    base = Checkpointer(store.url).at(20)
+    writer = claimed(store, base, Seal(base.sequence, base.epoch, 25))
+    put(store, base, writer.epoch, 26, ranks=(0, 1), size=2)
+    claimed(store, base, Seal(base.sequence, writer.epoch, 26))
+    corrupt(store.url, f"commits/{writer.epoch:020d}")
+    _, plan = plan_prune(store, Retention(1, 0, "eval/loss"), grace=0.0)
+    assert not [verdict for verdict in plan.going if verdict.name.startswith("journal/")]
