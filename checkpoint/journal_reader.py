@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from gradwire.checkpoint.commit import Commit, Seal
 from gradwire.checkpoint.commits import CommitLog, History
-from gradwire.checkpoint.errors import DamagedCheckpoint, NoCheckpoint
+from gradwire.checkpoint.errors import DamagedCheckpoint, MissingObject, NoCheckpoint
 from gradwire.checkpoint.journal import LONGEST_ENTRY, Entry, Place, journal_folder, parse_journal_entry
 from gradwire.checkpoint.lineage import Stretch, lineage
 from gradwire.checkpoint.store import Store
@@ -46,6 +46,7 @@ class JournalReader:
         }
         self._epochs: dict[int, int] = {}
         self._names: dict[int, tuple[str, ...]] = {}
+        self._folders = folders
         for stretch, updates in found.items():
             self._follow(stretch, updates)
 
@@ -53,10 +54,26 @@ class JournalReader:
         update = stretch.first
         if update != self._base.update + 1 + len(self._names):
             return
-        while (stretch.last is None or update <= stretch.last) and (names := _whole(updates.get(update, []))):
+        while stretch.last is None or update <= stretch.last:
+            listed = updates.get(update, [])
+            names = _whole(listed) or self._unlisted(stretch.epoch, update, listed)
+            if not names:
+                return
             self._names[update] = names
             self._epochs[update] = stretch.epoch
             update += 1
+
+    def _unlisted(self, epoch: int, update: int, listed: Sequence[str]) -> tuple[str, ...]:
+        """The entries of an update of which an old listing shows none or some; none where they are not all there."""
+        parent = self._base.parent
+        bases = (self._base.sequence, *self._folders.get(epoch, ()), *((parent.sequence,) if parent else ()))
+        before = self._names.get(update - 1)
+        size = len(before) if before else self._base.world_size
+        for base in dict.fromkeys(bases):
+            names = tuple(Place(base, epoch, update, rank, size).name for rank in range(size))
+            if {*listed} <= {*names} and all(_is_there(self._store, name) for name in names):
+                return names
+        return ()
 
     @property
     def base(self) -> Commit:
@@ -110,6 +127,19 @@ class JournalReader:
             )
         return read_update(self._store, self._names[update])
 
+    def make_durable(self, update: int) -> None:
+        """Make sure that nothing up to an update is lost any more; for a writer that goes on from it.
+
+        Whoever journalled it may have been killed, or have lost touch with the store, before that was certain.
+
+        Raises:
+            StoreError: the store did not take it.
+        """
+        for folder in dict.fromkeys(
+            name.rpartition("/")[0] for number, names in self._names.items() if number <= update for name in names
+        ):
+            self._store.confirm(folder)
+
     def seal(self, update: int) -> Seal:
         """What a writer that goes on from an update seals: see CommitWriter.continue_from.
 
@@ -128,6 +158,14 @@ def read_update(store: Store, names: Sequence[str]) -> list[Entry]:
     return [
         parse_journal_entry(store.get(name, LONGEST_ENTRY), Place.of(name), f"{store.url}: {name}") for name in names
     ]
+
+
+def _is_there(store: Store, name: str) -> bool:
+    try:
+        store.size(name)
+    except MissingObject:
+        return False
+    return True
 
 
 def _folders(store: Store) -> dict[int, list[int]]:

@@ -113,8 +113,11 @@ class LocalObjects:
         if self._files.exists(path):
             raise FileExistsError(errno.EEXIST, "File exists", str(path))
 
+    def confirm(self, folder: str) -> None:
+        """Make what is in a folder durable: whoever put it there may have been killed before that."""
+        self._confirm(self._root / folder)
+
     def _confirm(self, folder: Path) -> None:
-        """Make what others put into a folder durable: they may have been killed before they did."""
         self._prepare(folder)
         self._files.sync_folder(folder)
 

@@ -64,8 +64,19 @@ class Recovery:
             yield update, found
 
     def seal(self, update: int) -> Seal | None:
-        """What a writer seals that goes on from an update; on rank 0, which writes the commits."""
+        """What a writer seals that goes on from an update, which is durable then; on rank 0, which writes the commits.
+
+        A collective.
+
+        Raises:
+            StoreError: the store did not take it.
+        """
+        raising(lambda: self._ranks.on_first(lambda: self._make_durable(update)))
         return None if self._reader is None else self._reader.seal(update)
+
+    def _make_durable(self, update: int) -> None:
+        if self._reader is not None:
+            self._reader.make_durable(update)
 
     def _list(self) -> list[tuple[int, tuple[str, ...]]]:
         self._reader = JournalReader(self._store, self._base)

@@ -121,6 +121,9 @@ class RemoteObjects:
     def remove(self, name: str) -> None:
         self._try(lambda: self._filesystem.rm_file(self._path(name)))
 
+    def confirm(self, folder: str) -> None:
+        """Nothing to do: what can be read is durable."""
+
     def sweep(self, folder: str) -> None:
         """Nothing to do: a put that was cut off leaves nothing behind."""
 

@@ -32,6 +32,7 @@ def repair(store: Store, report: Report) -> list[str]:
     if report.whole:
         journal = JournalReader(store, report.whole[-1])
         last = max(journal.updates(), default=report.whole[-1].update)
+        journal.make_durable(last)
         writer.continue_from(report.whole[-1], journal.seal(last))
     writer.claim()
     broken = sorted({sequence for finding in report.findings for sequence in finding.commits})

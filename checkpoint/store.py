@@ -40,6 +40,7 @@ class Objects(Protocol):
     def read(self, name: str, length: int) -> bytes: ...
     def names(self, folder: str) -> list[str]: ...
     def remove(self, name: str) -> None: ...
+    def confirm(self, folder: str) -> None: ...
     def sweep(self, folder: str) -> None: ...
     def remove_folder(self, folder: str) -> None: ...
 
@@ -212,6 +213,15 @@ class Store:
         """
         with self._acting("delete", name), suppress(FileNotFoundError):
             self._objects.remove(name)
+
+    def confirm(self, folder: str) -> None:
+        """Make all objects in a folder durable, also those whose writer was killed before they were.
+
+        Raises:
+            StoreError, StoreFull, StoreUnavailable: that is not certain.
+        """
+        with self._failing(f"make {folder} durable"):
+            self._objects.confirm(folder)
 
     def sweep(self) -> None:
         """Remove what killed writers left unfinished. Only a writer that has just taken over may do so.

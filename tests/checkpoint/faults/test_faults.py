@@ -1,5 +1,7 @@
 """A sample of benchmarks/checkpoint_faults: every fault is survived, and the harness sees where one is not."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -8,12 +10,15 @@ from benchmarks.checkpoint_faults.bit_flips import all_flips
 from benchmarks.checkpoint_faults.bucket import Bucket, BucketPlace
 from benchmarks.checkpoint_faults.bucket_faults import fail_requests, kill_everywhere
 from benchmarks.checkpoint_faults.contenders import FOLDER, TorchSave, TorchSaveDurable
-from benchmarks.checkpoint_faults.disk import Contents, Disk
+from benchmarks.checkpoint_faults.crashes import cut_off
+from benchmarks.checkpoint_faults.disk import Contents, Disk, Operation
 from benchmarks.checkpoint_faults.disk_faults import crash_everywhere, fail_everywhere
 from benchmarks.checkpoint_faults.gradwire_sessions import GradwireSession, on_disk
+from benchmarks.checkpoint_faults.journal_sessions import JournalSession, journal_on_disk
 from benchmarks.checkpoint_faults.places import DiskPlace, Workload
-from benchmarks.checkpoint_faults.races import race_everywhere
+from benchmarks.checkpoint_faults.races import JOURNAL_RACES, race_everywhere
 from benchmarks.checkpoint_faults.tally import Tally
+from gradwire.checkpoint import CheckpointError
 from gradwire.checkpoint.local import LocalObjects
 
 SHORT = Workload(((1, 2, 3), (4,)))
@@ -43,6 +48,36 @@ def test_faults_of_an_object_store_are_survived() -> None:
     kill_everywhere(GradwireSession, SHORT, tally, every=5)
     fail_requests(GradwireSession, SHORT, tally, every=41)
     assert_all_survived(tally, 30)
+
+
+def test_a_journal_survives_kills_errors_old_listings_and_zombies() -> None:
+    tally = Tally()
+    crash_everywhere("journal", journal_on_disk, SHORT, tally, EMPTY, choices=1, every=20)
+    fail_everywhere("journal", journal_on_disk, SHORT, tally, EMPTY, every=80)
+    fail_requests(JournalSession, SHORT, tally, every=40)
+    race_everywhere("journal", lambda: DiskPlace(Contents(), journal_on_disk), tally, every=40, races=JOURNAL_RACES)
+    assert_all_survived(tally, 40)
+
+
+def test_what_is_replayed_is_durable_before_a_run_goes_on_from_it() -> None:
+    disk = Disk(Contents.with_folder(str(FOLDER)))
+    first = journal_on_disk(disk)
+    first.save(2)
+    disk.hook = failing_folders
+    with pytest.raises(CheckpointError, match="Input/output error"):
+        first.save(3)
+    first.end()
+    disk.hook = None
+    later = journal_on_disk(disk)
+    assert later.restore() == 3, "its entry can be read"
+    later.save(5)
+    later.end()
+    assert journal_on_disk(Disk(cut_off(disk.contents, set(), {}))).restore() == 5
+
+
+def failing_folders(_: int, operation: Operation) -> None:
+    if operation.kind == "sync_folder":
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 @pytest.mark.parametrize("place", ["disk", "bucket"])
