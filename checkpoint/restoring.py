@@ -66,7 +66,9 @@ class Restorer:
             for commit in candidates:
                 if commit.sequence not in skipped:
                     return commit.sequence, commit.to_bytes().decode("ascii"), self.damaged
-            raise DamagedCheckpoint(f"{self._store.url} has no whole snapshot: {'; '.join(self.damaged)}")
+            raise DamagedCheckpoint(
+                f"{self._store.url} has no whole snapshot: {'; '.join(self.damaged)}. {self._advice()}"
+            )
 
         sequence, text, damaged = raising(lambda: self._ranks.on_first(choose))
         self.damaged = tuple(damaged)
@@ -85,8 +87,11 @@ class Restorer:
             return  # retention removed it while it was read: not damage
         message = f"the snapshot of update {commit.update} ({commit.name}) is damaged: {error}"
         if exact:
-            raise DamagedCheckpoint(message) from error
+            raise DamagedCheckpoint(f"{message}. Restore another update; {self._advice()}") from error
         self._note(message)
+
+    def _advice(self) -> str:
+        return f"`gradwire checkpoint fsck {self._store.url}` tells what is lost and what is whole"
 
     def _tell(self, commit: Commit) -> None:
         if self.damaged and self._ranks.rank == 0:

@@ -1,15 +1,23 @@
 """Faults at every operation of saving, in gradwire.checkpoint, torch.save and torch's distributed checkpoints.
 
-python -m benchmarks.checkpoint_faults [--json results.json] [--markdown table.md] [--every 1] [--only NAME]
+python -m benchmarks.checkpoint_faults [--json results.json] [--markdown tables.md] [--every 1] [--only NAME]
+
+Disk and object store are simulated in memory (disk.py says by which rules). gradwire.checkpoint runs through its public
+interface on its own file operations and requests; torch.save writes to the file that it is handed, torch DCP through
+its FileSystemBase, so that all that they do to files is seen. Opening a file for writing counts as removing it and
+making a new one. A cell is survived / injected; `refused` ended in an error, `lost` in an older state, another one, or
+none.
 """
 
 import argparse
 import json
 import logging
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -26,6 +34,9 @@ from benchmarks.checkpoint_faults.races import JOURNAL_RACES, RACES, Race, race_
 from benchmarks.checkpoint_faults.tally import Tally, table
 
 WORKLOAD = Workload(((1, 2, 3, 4), (5, 6)))
+
+
+BIT_FLIPS = "bit flips"
 
 
 def campaigns(every: int) -> dict[str, Callable[[Tally], None]]:
@@ -53,32 +64,53 @@ def campaigns(every: int) -> dict[str, Callable[[Tally], None]]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="where the results go")
-    parser.add_argument("--markdown", type=Path, help="where the table goes")
-    parser.add_argument("--every", type=int, default=1, help="only each so many-th operation")
-    parser.add_argument("--only", help="only the contender of this name")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    logging.disable()
+def run(every: int, only: str | None) -> dict[str, Any]:
+    """Results of the campaigns and of the flipped bits, or only of those of one name."""
     tally = Tally()
-    for name, campaign in campaigns(arguments.every).items():
-        if arguments.only in (None, name):
+    for name, campaign in campaigns(every).items():
+        if only in (None, name):
             began = time.monotonic()
             campaign(tally)
             print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
-    rows = tally.to_json()
-    flips = [] if arguments.only else [vars(each) for each in all_flips()]
-    print(table(rows))
-    print(flips_table(flips))
-    for row in rows:
+    flips = [vars(each) for each in all_flips()] if only in (None, BIT_FLIPS) else []
+    return {"faults": tally.to_json(), BIT_FLIPS: flips}
+
+
+def joined(files: list[Path]) -> dict[str, Any]:
+    """Results of several runs as one."""
+    results = [json.loads(file.read_text()) for file in files]
+    return {key: [row for each in results for row in each[key]] for key in ("faults", BIT_FLIPS)}
+
+
+def page(results: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    remote = [row for row in results["faults"] if "object store" in row["contender"]]
+    local = [row for row in results["faults"] if row not in remote]
+    tables = [table(rows) for rows in (local, remote) if rows]
+    return "\n".join([*tables, *([flips_table(results[BIT_FLIPS])] if results[BIT_FLIPS] else [])])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="where the results go")
+    parser.add_argument("--markdown", type=Path, help="where the tables go")
+    parser.add_argument("--every", type=int, default=1, help="only each so many-th operation")
+    parser.add_argument("--only", choices=[*campaigns(1), BIT_FLIPS], help="only this one")
+    parser.add_argument("--join", type=Path, nargs="+", help="put results of earlier runs together in place of a run")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.disable()
+    results = joined(arguments.join) if arguments.join else run(arguments.every, arguments.only)
+    print(page(results))
+    for row in results["faults"]:
         for example in row["examples"]:
             print(f"{row['contender']}, {row['fault']}: {example}")
     if arguments.json:
-        arguments.json.write_text(json.dumps({"faults": rows, "bit flips": flips}, indent=1) + "\n")
+        arguments.json.write_text(json.dumps(results, indent=1) + "\n")
     if arguments.markdown:
-        arguments.markdown.write_text(table(rows) + "\n" + flips_table(flips))
+        arguments.markdown.write_text(page(results))
+    if any(row["contender"].startswith("gradwire") and row["survived"] < row["injected"] for row in results["faults"]):
+        sys.exit("gradwire.checkpoint did not survive everything")
 
 
 if __name__ == "__main__":

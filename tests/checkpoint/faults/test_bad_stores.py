@@ -59,8 +59,9 @@ def test_damage_is_named_and_the_snapshot_before_is_restored(
     store: Path, kind: str, harm: Callable[[Path], None], error: type[DamagedCheckpoint], message: str
 ) -> None:
     harm(newest(store, kind))
-    with pytest.raises(DamagedCheckpoint, match=message):
+    with pytest.raises(DamagedCheckpoint, match=message) as raised:
         Checkpointer(str(store)).restore(2)
+    assert kind == "commits" or "Restore another update; `gradwire checkpoint fsck" in str(raised.value)
     checkpointer = Checkpointer(str(store))
     state, commit = checkpointer.restore()
     assert commit.update == 1
@@ -73,7 +74,7 @@ def test_damage_is_named_and_the_snapshot_before_is_restored(
 def test_a_store_without_a_whole_snapshot_is_damaged_and_not_empty(store: Path) -> None:
     for path in (store / "packs").iterdir():
         path.unlink()
-    with pytest.raises(DamagedCheckpoint, match="no whole snapshot"):
+    with pytest.raises(DamagedCheckpoint, match=r"no whole snapshot.*gradwire checkpoint fsck"):
         Checkpointer(str(store)).restore()
 
 
