@@ -17,10 +17,10 @@ from gradwire.checkpoint.commit import Commit
 from gradwire.checkpoint.dcp.parts import Slice, metadata_of, parse
 from gradwire.checkpoint.dcp.protocol import checked_update, completed
 from gradwire.checkpoint.errors import CheckpointError
-from gradwire.checkpoint.packs import read_tensors
+from gradwire.checkpoint.packs import read_scattered
 from gradwire.checkpoint.ranks import Ranks
 from gradwire.checkpoint.restoring import Restorer
-from gradwire.checkpoint.snapshot import Part, read_part
+from gradwire.checkpoint.snapshot import Part, read_parts
 from gradwire.checkpoint.store import Store
 
 _READ_BYTES = 256 * 2**20
@@ -108,7 +108,7 @@ class Reader(StorageReader):
         return str(checkpoint_id).isdecimal()
 
     def _parts(self, commit: Commit) -> list[Part]:
-        return [read_part(self._store, ref) for ref in commit.parts]
+        return read_parts(self._store, commit.parts)
 
     def _take(self, parts: Sequence[Part], commit: Commit) -> Metadata:
         where = f"{self._store.url}: update {commit.update}"
@@ -120,9 +120,9 @@ class Reader(StorageReader):
         return metadata_of(slices, values, where)
 
     def _read(self, batch: Sequence[tuple[Slice, ReadItem]], planner: LoadPlanner) -> None:
-        """Read slices of one part, and copy from them what each item asks for."""
+        """Read slices, and copy from them what each item asks for."""
         slices = list({id(piece): piece for piece, _ in batch}.values())
-        tensors = read_tensors(self._store, slices[0].part.packs, [piece.stored for piece in slices])
+        tensors = read_scattered(self._store, [(piece.part.packs, piece.stored) for piece in slices])
         found = {id(piece): tensor for piece, tensor in zip(slices, tensors, strict=True)}
         for piece, item in batch:
             source = found[id(piece)]
@@ -148,11 +148,11 @@ def _place(index: MetadataIndex) -> tuple[str, tuple[int, ...]]:
 
 
 def _batches(wanted: Sequence[tuple[Slice, ReadItem]]) -> Iterator[list[tuple[Slice, ReadItem]]]:
-    """What is read at once: slices of one part in the order of its packs, of about 256 MiB."""
+    """What is read at once: about 256 MiB of slices in the order of their packs, so that few packs are read twice."""
     batch: list[tuple[Slice, ReadItem]] = []
     size = 0
-    for piece, item in sorted(wanted, key=lambda each: (each[0].part.rank, _position(each[0]))):
-        if batch and (piece.part is not batch[0][0].part or size + piece.stored.nbytes > _READ_BYTES):
+    for piece, item in sorted(wanted, key=lambda each: _position(each[0])):
+        if batch and size + piece.stored.nbytes > _READ_BYTES:
             yield batch
             batch, size = [], 0
         batch.append((piece, item))
@@ -161,8 +161,9 @@ def _batches(wanted: Sequence[tuple[Slice, ReadItem]]) -> Iterator[list[tuple[Sl
         yield batch
 
 
-def _position(piece: Slice) -> tuple[int, int]:
-    return (piece.stored.chunks[0].pack, piece.stored.chunks[0].offset) if piece.stored.chunks else (0, 0)
+def _position(piece: Slice) -> tuple[str, int]:
+    first = piece.stored.chunks[0]  # there is one: nothing is asked of a slice without elements
+    return piece.part.packs[first.pack].digest, first.offset
 
 
 def _for_planner(value: Any) -> io.BytesIO:

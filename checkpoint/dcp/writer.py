@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -16,7 +17,9 @@ from gradwire.checkpoint.commits import CommitLog
 from gradwire.checkpoint.dcp.parts import KEY, not_made_up, slice_entry, value_entry
 from gradwire.checkpoint.dcp.protocol import checked_update, completed
 from gradwire.checkpoint.epochs import CommitWriter, Draft
-from gradwire.checkpoint.errors import CheckpointWriteError, UnsupportedState
+from gradwire.checkpoint.errors import CheckpointWriteError, MissingObject, UnsupportedState
+from gradwire.checkpoint.known import Known
+from gradwire.checkpoint.restoring import recall
 from gradwire.checkpoint.snapshot import PartRef, PartWriter
 from gradwire.checkpoint.store import Store
 
@@ -49,6 +52,9 @@ class Writer(StorageWriter):
         self._metrics = dict(metrics or {})
         self._writer = CommitWriter(self._store, writer or f"{socket.gethostname()}:{os.getpid()}")
         self._rank = 0
+        self._known = Known()
+        self._written: tuple[PartRef, PartWriter] | None = None
+        self._settled = False
         self.commit: Commit | None = None  # the last one, on the coordinator
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -69,13 +75,16 @@ class Writer(StorageWriter):
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Take the store over, before any rank writes."""
-        if self.commit is None or self.commit.update >= self._saving():
+        """Take the store over before any rank writes, and tell all ranks which snapshot this one continues."""
+        earlier = self.commit
+        if not self._settled or earlier is None or earlier.update >= self._saving():
             earlier = self._before(self._saving())
             if earlier is not None:
                 self._writer.continue_from(earlier)
+        self._settled = False
         self._writer.claim()
-        return plans
+        ground = _Ground(earlier, CommitLog(self._store).sequences()[-1] + 1, len(plans))
+        return [replace(plan, storage_data=ground) for plan in plans]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write this rank's part.
@@ -91,7 +100,10 @@ class Writer(StorageWriter):
             if item.type == WriteItemType.BYTE_IO
         ]
         slices = [_slice_of(planner, item, paths) for item in plan.items if item.type != WriteItemType.BYTE_IO]
-        part = PartWriter(self._store, self._rank).write({}, {KEY: {"tensors": slices, "values": values}})
+        self._recall(plan.storage_data)
+        writer = PartWriter(self._store, self._rank, self._known)
+        part = writer.write({}, {KEY: {"tensors": slices, "values": values}})
+        self._written = part, writer
         return completed([WriteResult(MetadataIndex(part.name), part.size, part)])
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
@@ -115,6 +127,7 @@ class Writer(StorageWriter):
                 parts=parts,
             )
         )
+        self._settled = True
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -124,9 +137,42 @@ class Writer(StorageWriter):
         assert self._update is not None, "set_up_storage_writer comes first"
         return self._update
 
+    def _recall(self, ground: object) -> None:
+        """Know what the snapshot that this one continues has in the store."""
+        written, self._written = self._written, None
+        # A planner that caches plans may hand out one of an earlier save: its snapshot can be gone at any moment.
+        if not isinstance(ground, _Ground) or ground.earlier is None or self._is_taken(ground.number):
+            self._known.replace([])
+        elif written is not None and written[0] in ground.earlier.parts and len(ground.earlier.parts) == ground.size:
+            written[1].committed()
+        else:
+            recall(self._known, self._store, ground.earlier, self._rank, ground.size)
+
+    def _is_taken(self, number: int) -> bool:
+        try:
+            CommitLog(self._store).read(number)
+        except MissingObject:
+            return False
+        return True
+
     def _before(self, update: int) -> Commit | None:
         earlier = [commit for commit in CommitLog(self._store).history().ancestry if commit.update < update]
         return earlier[-1] if earlier else None
+
+
+@dataclass(frozen=True)
+class _Ground:
+    """What the coordinator tells all ranks of a save.
+
+    Args:
+        earlier: The snapshot that it continues.
+        number: The commit's own number, unless another writer takes over.
+        size: How many ranks save.
+    """
+
+    earlier: Commit | None
+    number: int
+    size: int
 
 
 def _object_of(planner: SavePlanner, item: WriteItem) -> Any:

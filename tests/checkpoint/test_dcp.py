@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import threading
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from gradwire.checkpoint import (
     WriterFenced,
 )
 from gradwire.checkpoint.dcp import Reader, Writer
+from gradwire.checkpoint.snapshot import read_part
 from gradwire.checkpoint.store import Store
 from tests.checkpoint.states import same
 
@@ -117,6 +119,48 @@ def test_a_run_that_went_back_abandons_the_updates_since(one_writer: bool, tmp_p
             a_state(update), checkpoint_id=str(update), storage_writer=writer if one_writer else Writer(tmp_path)
         )
     assert [commit.update for commit in Checkpointer(tmp_path).commits()] == [10, 15, 25]
+
+
+@pytest.mark.parametrize("one_writer", [True, False])
+def test_what_did_not_change_is_not_written_again(one_writer: bool, tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    frozen = torch.randn(300_000)
+    sizes = []
+    for update in (1, 2, 3):
+        torch_dcp.save(
+            {"frozen": frozen, "moving": torch.full((1000,), float(update))},
+            checkpoint_id=str(update),
+            storage_writer=writer if one_writer else Writer(tmp_path),
+        )
+        sizes.append(sum(pack.stat().st_size for pack in (tmp_path / "packs").iterdir()))
+    assert sizes[0] > 1_000_000
+    assert sizes[2] - sizes[0] < 20_000
+    target = {"frozen": torch.zeros(300_000), "moving": torch.zeros(1000)}
+    torch_dcp.load(target, storage_reader=Reader(tmp_path))
+    assert torch.equal(target["frozen"], frozen)
+
+
+def test_plans_that_a_planner_kept_from_an_earlier_save_do(tmp_path: Path) -> None:
+    """They name the snapshot that was continued then, which may be gone: what it has in the store is not relied on."""
+    writer, frozen = Writer(tmp_path), torch.randn(100_000)
+    for update in range(1, 6):
+        planner = torch_dcp.DefaultSavePlanner(enable_plan_caching=update > 1)
+        state = {"frozen": frozen, "moving": torch.full((5,), float(update))}
+        torch_dcp.save(state, checkpoint_id=str(update), storage_writer=writer, planner=planner)
+        target = {"frozen": torch.zeros(100_000), "moving": torch.zeros(5)}
+        torch_dcp.load(target, storage_reader=Reader(tmp_path))
+        assert same(target, state)
+    parts = [read_part(Store.open(str(tmp_path)), commit.parts[0]) for commit in Checkpointer(tmp_path).commits()]
+    assert set(parts[0].packs) & set(parts[1].packs)
+    assert not set(parts[0].packs) & set(parts[4].packs)
+
+
+def test_a_writer_can_be_handed_to_another_process(tmp_path: Path) -> None:
+    writer = Writer(tmp_path)
+    torch_dcp.save(a_state(1), checkpoint_id="1", storage_writer=writer)
+    handed_on = pickle.loads(pickle.dumps(Writer(tmp_path)))  # noqa: S301
+    torch_dcp.save(a_state(2), checkpoint_id="2", storage_writer=handed_on)
+    assert [commit.update for commit in Checkpointer(tmp_path).commits()] == [1, 2]
 
 
 def test_a_part_of_the_state_loads_alone(tmp_path: Path) -> None:
