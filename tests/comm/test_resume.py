@@ -1,5 +1,4 @@
 import os
-import socket
 
 import pytest
 import torch
@@ -9,6 +8,7 @@ from torch import nn
 
 from gradwire.comm import AllReduce, attach
 
+RANKS = 4
 UPDATES, STOP = 8, 4
 
 
@@ -18,21 +18,12 @@ def _model():
     return nn.Sequential(*layers)
 
 
-def _train(rank, size, port, folder, first, last, source, target):
-    """Updates `first` to `last` in a process of their own, from the snapshot `source`; all is left in `target`."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    model = _model()
-    reducer = attach(model, AllReduce(), op="sum", bucket_mb=0.01)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    if source is not None:
-        snapshot = torch.load(folder / f"{source}-{rank}.pt")
-        model.load_state_dict(snapshot["model"])
-        optimizer.load_state_dict(snapshot["optimizer"])
-        reducer.load_state_dict(snapshot["reducer"])
+def _train(reducer, model, optimizer, rank, updates, at_stop=None):
+    """The gradients of each of these updates; `at_stop` is called before update `STOP`."""
     history = []
-    for update in range(first, last):
+    for update in updates:
+        if update == STOP and at_stop is not None:
+            at_stop()
         optimizer.zero_grad()
         for micro in range(2):
             inputs = torch.randn(9, 37, generator=torch.Generator().manual_seed(1000 * update + 10 * micro + rank))
@@ -43,16 +34,56 @@ def _train(rank, size, port, folder, first, last, source, target):
                 model(inputs).sin().mean().backward()
         history.append([parameter.grad.clone() for parameter in model.parameters()])
         optimizer.step()
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "reducer": reducer.state_dict()}
-    torch.save({**state, "history": history}, folder / f"{target}-{rank}.pt")
-    dist.destroy_process_group()
+    return history
 
 
-def _run(size, folder, *arguments):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(_train, args=(size, port, folder, *arguments), nprocs=size)
+def _states(reducer, model, optimizer):
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "reducer": reducer.state_dict()}
+
+
+def _undisturbed(rank, place):
+    """A whole run, which leaves a snapshot on the way."""
+    parts = _parts()
+    history = _train(*parts, rank, range(UPDATES), lambda: torch.save(_states(*parts), f"{place}-snapshot.pt"))
+    torch.save({**_states(*parts), "history": history}, f"{place}-whole.pt")
+
+
+def _resumed(rank, place):
+    """The second half from the snapshot, and afterwards the first one from the beginning."""
+    parts = _parts()
+    snapshot = torch.load(f"{place}-snapshot.pt")
+    for part, name in zip(parts, ("reducer", "model", "optimizer"), strict=True):
+        part.load_state_dict(snapshot[name])
+    second = _train(*parts, rank, range(STOP, UPDATES))
+    state = _states(*parts)
+    first = _train(*_parts(), rank, range(STOP))
+    torch.save({**state, "history": first + second}, f"{place}-resumed.pt")
+
+
+def _parts():
+    model = _model()
+    reducer = attach(model, AllReduce(), op="sum", bucket_mb=0.01)
+    return reducer, model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def _on_ranks(rank, folder, run):
+    """`run` on every number of ranks in turn, in a process of their own."""
+    torch.set_num_threads(1)
+    for size in range(rank + 1, RANKS + 1):
+        meeting = f"file://{folder}/{run.__name__}-{size}"
+        dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
+        run(rank, folder / f"{size}-{rank}")
+        dist.destroy_process_group()
+    os._exit(0)  # at once: on its way down, an interpreter can abort over gloo's threads
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Snapshots of runs in processes of their own, and of their continuations in fresh ones."""
+    folder = tmp_path_factory.mktemp("resume")
+    for run in (_undisturbed, _resumed):
+        mp.spawn(_on_ranks, args=(folder, run), nprocs=RANKS)
+    return folder
 
 
 def _tensors(snapshot):
@@ -62,15 +93,12 @@ def _tensors(snapshot):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_a_run_resumed_in_fresh_processes_has_the_same_bits(tmp_path, size):
-    _run(size, tmp_path, 0, UPDATES, None, "whole")
-    _run(size, tmp_path, 0, STOP, None, "first")
-    _run(size, tmp_path, STOP, UPDATES, "first", "second")
+@pytest.mark.parametrize("size", range(1, RANKS + 1))
+def test_a_run_resumed_in_fresh_processes_has_the_same_bits(runs, size):
     for rank in range(size):
-        whole, first, second = (torch.load(tmp_path / f"{name}-{rank}.pt") for name in ("whole", "first", "second"))
-        resumed = [*first["history"], *second["history"]]
-        for update, (one, other) in enumerate(zip(whole["history"], resumed, strict=True)):
+        whole, resumed = (torch.load(runs / f"{size}-{rank}-{name}.pt") for name in ("whole", "resumed"))
+        assert len(whole["history"]) == UPDATES
+        for update, (one, other) in enumerate(zip(whole["history"], resumed["history"], strict=True)):
             assert all(map(torch.equal, one, other)), f"gradients of update {update} on rank {rank}"
-        for (name, one), (_, other) in zip(_tensors(whole), _tensors(second), strict=True):
+        for (name, one), (_, other) in zip(_tensors(whole), _tensors(resumed), strict=True):
             assert torch.equal(one, other), f"{name} on rank {rank}"

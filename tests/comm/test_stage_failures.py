@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 def test_survivors_of_dead_and_stopped_ranks_name_what_failed_in_time_and_exit(tmp_path):
     answer = tmp_path / "outcomes.json"
     phases = ("codec", "last all-gather", "between buckets")
-    command = [sys.executable, "-m", "benchmarks.comm_failures", "--cases", "6", "--seed", "5", "--json", str(answer)]
+    # This seed draws few ranks: rings of two and three and two axes, three algorithms, two codecs with residuals.
+    command = [sys.executable, "-m", "benchmarks.comm_failures", "--cases", "6", "--seed", "174", "--json", str(answer)]
     command += [word for phase in phases for word in ("--phase", phase)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=False)
