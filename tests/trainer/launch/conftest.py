@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,7 @@ def job(updates: int = 5, plan: dict[str, str] | None = None, launch: dict[str, 
 Start = Callable[..., Command]
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start the command: `start(updates=…, plan={…}, launch={…})`; `outer` puts another launcher before it."""
+def commands_in(folder: Path) -> Iterator[Start]:
     commands: list[Command] = []
 
     def run(
@@ -108,9 +107,27 @@ def start(tmp_path: Path) -> Iterator[Start]:
     ) -> Command:
         environ = {name: value for name, value in os.environ.items() if name not in INHERITED} | (env or {})
         arguments = [*outer, str(PROGRAM), "command", job(**config), "an=override"]
-        commands.append(Command(arguments, tmp_path / where, environ))
+        commands.append(Command(arguments, folder / where, environ))
         return commands[-1]
 
     yield run
     for command in commands:
         command.end()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start the command: `start(updates=…, plan={…}, launch={…})`; `outer` puts another launcher before it."""
+    yield from commands_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """`start` for commands that several tests of a file look at, each in a folder of its own."""
+    with ExitStack() as stack:
+
+        def run(**config: Any) -> Command:
+            start = stack.enter_context(contextmanager(commands_in)(tmp_path_factory.mktemp("command")))
+            return start(**config)
+
+        yield run

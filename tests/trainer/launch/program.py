@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from functools import partialmethod
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from gradwire.trainer.launch.context import WorkerContext
 from gradwire.trainer.launch.errors import LaunchError, StoppedBeforeStart
 from gradwire.trainer.launch.job import Job
+from gradwire.trainer.launch.rendezvous import Meeting
 from gradwire.trainer.launch.start import start
 from gradwire.trainer.worker import main
 
@@ -85,6 +87,8 @@ def spin_forever() -> None:
 
 def prepare() -> Job:
     config = json.loads(sys.argv[2])
+    if "patience" in config:  # in seconds, with a host that may be gone
+        Meeting.agree = partialmethod(Meeting.agree, patience=config["patience"])
     if config.get("mistake"):
         raise LaunchError("a planted mistake")
     return Job(config, overrides=tuple(sys.argv[3:]))

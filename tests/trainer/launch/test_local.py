@@ -15,46 +15,57 @@ def gone(processes, seconds=10.0):
     return not alive
 
 
-def test_a_run_ends_with_0_and_says_where_it_is(start):
-    command = start()
+@pytest.fixture(scope="module")
+def done(starting):
+    """A run to its end."""
+    command = starting()
     assert command.wait() == 0
-    assert command.status["status"] == "done" and command.status["exit_code"] == 0
-    name = command.run_dir.name
-    assert f"run       runs/{name} (done)" in command.out
-    assert f"gradwire evaluate runs/{name}" in command.out and f"gradwire resume runs/{name}" in command.out
-    assert command.err == ""
+    return command
 
 
-def test_the_run_directory_holds_the_configuration_and_the_overrides(start):
-    command = start()
-    assert command.wait() == 0
-    assert OmegaConf.load(command.run_dir / "config.yaml").updates == 5
-    assert (command.run_dir / "overrides.txt").read_text() == "an=override\n"
+def test_a_run_ends_with_0_and_says_where_it_is(done):
+    assert done.status["status"] == "done" and done.status["exit_code"] == 0
+    name = done.run_dir.name
+    assert f"run       runs/{name} (done)" in done.out
+    assert f"gradwire evaluate runs/{name}" in done.out and f"gradwire resume runs/{name}" in done.out
+    assert done.err == ""
 
 
-def test_every_rank_has_its_log_and_only_rank_0_shows(start):
-    command = start()
-    assert command.wait() == 0
-    assert "rank 0: update 4" in command.out and "rank 1" not in command.out
-    assert "rank 0: update 4" in command.log(0) and "rank 1: update 4" in command.log(1)
+def test_the_run_directory_holds_the_configuration_and_the_overrides(done):
+    assert OmegaConf.load(done.run_dir / "config.yaml").updates == 5
+    assert (done.run_dir / "overrides.txt").read_text() == "an=override\n"
 
 
-def test_threads_are_the_machines_share_of_each_process(start):
-    command = start(launch={"processes": 1})
-    assert command.wait() == 0
-    share = max(1, len(psutil.Process().cpu_affinity()))
-    assert f"threads {share} " in command.log(0)
+def test_every_rank_has_its_log_and_only_rank_0_shows(done):
+    assert "rank 0: update 4" in done.out and "rank 1" not in done.out
+    assert "rank 0: update 4" in done.log(0) and "rank 1: update 4" in done.log(1)
 
 
-def test_an_exception_in_a_rank_ends_all_with_1_and_its_own_traceback(start):
-    command = start(plan={"1:2": "raise"})
+@pytest.mark.parametrize("rank", [0, 1])
+def test_threads_are_the_machines_share_of_each_process(done, rank):
+    share = max(1, len(psutil.Process().cpu_affinity()) // 2)
+    assert f"threads {share} " in done.log(rank)
+
+
+@pytest.fixture(scope="module")
+def excepted(starting):
+    """A run in which a rank raises, that could be restarted; and its workers."""
+    command = starting(plan={"1:2": "raise"}, launch={"restarts": 3})
     command.wait_for("update 0")
     workers = command.workers()
     assert command.wait(10) == 1
     assert gone(workers, 1)
-    assert command.err.count("Traceback") == 1 and "ZeroDivisionError: planted in this rank" in command.err
-    assert "rank 1 failed" in command.err and "in act" in command.err and "peer" not in command.err
-    assert command.status["status"] == "failed" and command.status["exit_code"] == 1
+    return command
+
+
+def test_an_exception_in_a_rank_ends_all_with_1_and_its_own_traceback(excepted):
+    assert excepted.err.count("Traceback") == 1 and "ZeroDivisionError: planted in this rank" in excepted.err
+    assert "rank 1 failed" in excepted.err and "in act" in excepted.err and "peer" not in excepted.err
+    assert excepted.status["status"] == "failed" and excepted.status["exit_code"] == 1
+
+
+def test_an_exception_is_not_restarted(excepted):
+    assert "Restarting" not in excepted.out
 
 
 def test_the_earliest_of_two_exceptions_is_shown(start):
@@ -154,12 +165,6 @@ def test_a_killed_rank_without_restarts_ends_with_1(start):
     assert "rank 1 was killed by SIGKILL" in command.err and "Connection" not in command.err
 
 
-def test_an_exception_is_not_restarted(start):
-    command = start(plan={"1:3": "raise"}, launch={"restarts": 3})
-    assert command.wait() == 1
-    assert "Restarting" not in command.out
-
-
 def test_a_stopped_rank_is_named_by_the_watchdog(start):
     command = start(plan={"1:2": "stop"}, launch={"watchdog": "3 seconds"})
     assert command.wait() == 1
@@ -189,7 +194,7 @@ def test_a_rank_stuck_in_native_code_is_named_with_its_stack(start):
 
 
 def test_slow_progress_is_no_stall(start):
-    command = start(updates=4, pause=1.5, launch={"watchdog": "2 seconds"})
+    command = start(updates=3, pause=1.5, launch={"watchdog": "2 seconds"})
     assert command.wait() == 0
 
 

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from gradwire.trainer.launch import rendezvous
 from gradwire.trainer.launch.errors import PlacementError
 from gradwire.trainer.launch.rendezvous import Meeting, interface_towards, is_this_machine, parse_endpoint
 
@@ -63,6 +64,16 @@ def test_hosts_are_numbered_and_exchange_verdicts():
 def test_a_host_that_says_nothing_is_none():
     first, _ = meet(free_endpoint(), 2)
     assert first.agree({"x": 1}, patience=0.3) == [{"x": 1}, None]
+
+
+def test_a_host_that_said_nothing_is_not_waited_for_again(monkeypatch):
+    first, _, third = meet(free_endpoint(), 3)
+    third._tell(first.store, "round-0/verdict/2", "{}")
+    assert first.agree({"x": 1}, patience=0.3) == [{"x": 1}, None, {}]
+    waits = []
+    monkeypatch.setattr(rendezvous.time, "sleep", lambda seconds: waits.append(third.leave(0.0)))
+    first.leave(patience=60.0)
+    assert len(waits) == 1  # until the third host left; the second never does
 
 
 def test_a_host_too_many_is_refused():
