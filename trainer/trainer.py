@@ -10,7 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gradwire.checkpoint import Checkpointer, CheckpointError, Commit, Saving, Standing, State
+from gradwire.checkpoint import (
+    Checkpointer,
+    CheckpointError,
+    CheckpointWriteError,
+    Commit,
+    Saving,
+    Standing,
+    State,
+    WriterFenced,
+)
 from gradwire.schedulers import Clock, Plan, Step
 from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.communication import Communication
@@ -336,10 +345,12 @@ class Trainer:
         if self._saving is not None and self._saving.done:
             saving, self._saving = self._saving, None
             if saving.failure is None:
-                commit = saving.wait()
-                self._durable_update = commit.update
-                if self.journal is not None:
-                    self.journal.rebase(commit, saving.seconds or 0.0)
+                self._note_durable(saving.wait(), saving)
+
+    def _note_durable(self, commit: Commit, saving: Saving) -> None:
+        self._durable_update = commit.update
+        if self.journal is not None:
+            self.journal.rebase(commit, saving.seconds or 0.0)
 
     def _log_due(self) -> bool:
         return self.clock.updates % self.settings.log_every == 0
@@ -407,7 +418,7 @@ class Trainer:
 
         On the way it is written beside training, from a copy; at the end this returns once it is durable.
         """
-        if self._checkpointer is None or self._saved_update == self.clock.updates:
+        if self._checkpointer is None or self._is_saved(reason):
             return
         if reason == "interval" and self._is_put_off(self._checkpointer.standing):
             return
@@ -432,6 +443,21 @@ class Trainer:
             self.journal = None
         for callback in self.callbacks.values():
             callback.on_save(self)
+
+    def _is_saved(self, reason: Literal["interval", "end", "preempted"]) -> bool:
+        """Whether this update's snapshot was begun; before a run ends, whether it became durable."""
+        if self._saved_update != self.clock.updates:
+            return False
+        if reason == "interval" or self._saving is None:
+            return True
+        saving, self._saving = self._saving, None
+        try:
+            self._note_durable(saving.wait(), saving)
+        except WriterFenced:
+            raise
+        except CheckpointWriteError:
+            return False
+        return True
 
     def _is_put_off(self, standing: Standing) -> bool:
         """While the store is full, only every second snapshot is tried."""
@@ -501,6 +527,8 @@ class Trainer:
         if self.journal is not None:
             self.journal.close()
         self.save("end" if status == "done" else "preempted")
+        if self._checkpointer is not None:
+            self._checkpointer.close()
         self.strategy.drain()
         for callback in self.callbacks.values():
             callback.on_end(self, status)
