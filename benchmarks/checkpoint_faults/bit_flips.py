@@ -9,9 +9,12 @@ import safetensors.torch
 
 from benchmarks.checkpoint_faults.contenders import FOLDER, Altered, TorchDcp, TorchSaveRenamed, checked
 from benchmarks.checkpoint_faults.disk import Contents, Disk
-from benchmarks.checkpoint_faults.gradwire_sessions import on_disk
+from benchmarks.checkpoint_faults.journal_sessions import journal_on_disk
 from benchmarks.checkpoint_faults.places import OpenSession
 from benchmarks.checkpoint_faults.states import tensors_at
+from gradwire.checkpoint.local import LocalObjects
+from gradwire.checkpoint.store import Store
+from gradwire.checkpoint.tags import Tags
 
 REGIONS = 60
 
@@ -76,16 +79,18 @@ def all_flips(regions: int = REGIONS) -> list[Flips]:
 
 def _in_store(regions: int) -> Iterator[Flips]:
     contents = Contents.with_folder(str(FOLDER))
-    session = on_disk(Disk(contents))
-    for update in (1, 2):
-        session.save(update)
+    session = journal_on_disk(Disk(contents))
+    session.save(4)
+    session.end()
+    store = Store("simulated", LocalObjects(FOLDER, Disk(contents)))
+    Tags(store).create("best", session.checkpointer.commits()[-1])
     rows: dict[str, Flips] = {}
     for path in sorted(path for path, inode in contents.names.items() if inode):
         kind = path.removeprefix(f"{FOLDER}/").partition("/")[0]
         row = rows.setdefault(kind, Flips("gradwire", kind))
         size = len(contents.files[contents.names[path]].data)
         for bit in _bits(range(size), regions, seed=path):
-            _judge(row, on_disk, _flipped(contents, path, bit))
+            _judge(row, journal_on_disk, _flipped(contents, path, bit))
     yield from rows.values()
 
 
