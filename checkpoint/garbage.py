@@ -83,8 +83,8 @@ class Collector:
             damaged = commit_name(unsure[-1])
             warnings.append(f"{self._store.url}: objects are not cleaned up while {damaged} stays, which is damaged")
         verdicts = [
-            *_of_commits(self._log.sequences(), history, kept),
-            *(Verdict(f"tags/{name}", False, "tags stay until they are deleted") for name in Tags(self._store).names()),
+            *_of_commits(history, kept),
+            *_of_tags(tags),
             *self._of_objects(listed, needs, history, unsure, young=writer_at is None),
             *self._of_journal(history, {*kept}),
         ]
@@ -213,9 +213,9 @@ def _sequences(history: History) -> list[int]:
     return [commit.sequence for commit in history.commits]
 
 
-def _of_commits(sequences: list[int], history: History, kept: Mapping[int, str]) -> Iterator[Verdict]:
+def _of_commits(history: History, kept: Mapping[int, str]) -> Iterator[Verdict]:
     commits = {*_sequences(history)}
-    for sequence in sequences:
+    for sequence in sorted({*commits, *history.damaged, *(epoch.sequence for epoch in history.epochs)}):
         name = commit_name(sequence)
         if sequence in kept:
             yield Verdict(name, False, kept[sequence])
@@ -223,5 +223,10 @@ def _of_commits(sequences: list[int], history: History, kept: Mapping[int, str])
             yield Verdict(name, True, "nothing asks to keep it")
         elif sequence in history.damaged:
             yield Verdict(name, True, f"damaged, and nothing asks to keep it: {history.damaged[sequence]}")
-        elif sequence <= history.last:
+        else:
             yield Verdict(name, False, "a writer's claim, which keeps earlier writers out")
+
+
+def _of_tags(tags: TagList) -> Iterator[Verdict]:
+    for name in sorted([*(tag.name for tag in tags.tags), *tags.damaged]):
+        yield Verdict(f"tags/{name}", False, "tags stay until they are deleted")
