@@ -1,8 +1,8 @@
 """How a part holds what torch.distributed.checkpoint writes, and torch's metadata rebuilt from the parts.
 
-A rank's own tree is {"dcp": {"tensors": […], "values": […]}}. An entry of `tensors` is one slice of one tensor: its
-name, the path of the name in the nested state (null where the state was not flattened), where the slice begins, the
-size of the whole tensor, and the slice itself. An entry of `values` is what is not a tensor: name, path and value.
+A rank's own tree is {"dcp": {"tensors": {name: [slice, …]}, "values": {name: value}}}. A slice says the path of the
+name in the nested state (None where the state was not flattened), where it begins and the size of the whole tensor, and
+has its elements. A value is what is not a tensor: path and value.
 """
 
 import math
@@ -59,19 +59,24 @@ class Value:
     value: Any
 
 
-def slice_entry(name: str, path: Path, offsets: Sequence[int], size: Sequence[int], tensor: Tensor) -> dict[str, Any]:
-    """The entry of a slice in a rank's tree."""
-    return {"name": name, "path": path, "offsets": tuple(offsets), "size": tuple(size), "data": tensor}
+def own_tree(slices: Mapping[str, list[dict[str, Any]]], values: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """A rank's own tree, of what `slice_entry` and `value_entry` make of each name."""
+    return {KEY: {"tensors": slices, "values": values}}
+
+
+def slice_entry(path: Path, offsets: Sequence[int], size: Sequence[int], tensor: Tensor) -> dict[str, Any]:
+    """A slice in a rank's tree."""
+    return {"path": path, "offsets": tuple(offsets), "size": tuple(size), "data": tensor}
 
 
 def value_entry(name: str, path: Path, value: Any) -> dict[str, Any]:
-    """The entry of a value in a rank's tree.
+    """A value in a rank's tree.
 
     Raises:
         UnsupportedState: it is not a JSON-like value; its name is told.
     """
     tree.encode(value, _refuse_tensor, name)
-    return {"name": name, "path": path, "value": value}
+    return {"path": path, "value": value}
 
 
 def _refuse_tensor(path: str, tensor: Tensor) -> NoReturn:
@@ -95,25 +100,40 @@ def parse(part: Part, where: str) -> tuple[list[Slice], list[Value]]:
 
     own = tree.decode(part.local, stored, where)
     entries = own.get(KEY) if isinstance(own, dict) else None
-    if not isinstance(entries, dict) or not all(isinstance(entries.get(key), list) for key in ("tensors", "values")):
+    if not isinstance(entries, dict) or not all(isinstance(entries.get(key), dict) for key in ("tensors", "values")):
         raise DamagedCheckpoint(f"{where} was not written through torch.distributed.checkpoint: restore it instead")
-    slices = [_slice(entry, part, where) for entry in entries["tensors"]]
-    return slices, [Value(*_named(entry, "value", where), entry["value"]) for entry in entries["values"]]
+    slices = [
+        _slice(name, entry, part, where)
+        for name, found in entries["tensors"].items()
+        for entry in _listed(found, where)
+    ]
+    values = [_value(name, entry, where) for name, entry in entries["values"].items()]
+    return slices, values
 
 
-def _named(entry: Any, content: str, where: str) -> tuple[str, Path]:
-    if not isinstance(entry, dict) or content not in entry or not isinstance(entry.get("name"), str):
-        raise DamagedCheckpoint(f"{where}: {str(entry)[:80]} is not an entry")
+def _listed(entries: Any, where: str) -> list[Any]:
+    if not isinstance(entries, list):
+        raise DamagedCheckpoint(f"{where}: {str(entries)[:80]} are no slices")
+    return entries
+
+
+def _value(name: Any, entry: Any, where: str) -> Value:
+    return Value(str(name), _path(name, entry, "value", where), entry["value"])
+
+
+def _path(name: Any, entry: Any, content: str, where: str) -> Path:
+    if not isinstance(name, str) or not isinstance(entry, dict) or content not in entry:
+        raise DamagedCheckpoint(f"{where}: {str(name)[:80]} has an entry that is none: {str(entry)[:80]}")
     path = entry.get("path")
     if path is not None and not (isinstance(path, tuple) and path and all(type(key) in (str, int) for key in path)):
-        raise DamagedCheckpoint(f"{where}: {entry['name'][:80]} has a path that is none")
+        raise DamagedCheckpoint(f"{where}: {name[:80]} has a path that is none")
     if any(type(key) is int and not 0 <= key < 2**20 for key in path or ()):
-        raise DamagedCheckpoint(f"{where}: {entry['name'][:80]} is at an index that no list has")
-    return entry["name"], path
+        raise DamagedCheckpoint(f"{where}: {name[:80]} is at an index that no list has")
+    return path
 
 
-def _slice(entry: Any, part: Part, where: str) -> Slice:
-    name, path = _named(entry, "data", where)
+def _slice(name: Any, entry: Any, part: Part, where: str) -> Slice:
+    path = _path(name, entry, "data", where)
     stored, offsets, size = entry["data"], entry.get("offsets"), entry.get("size")
     if not isinstance(stored, StoredTensor) or not _are_sizes(offsets) or not _are_sizes(size):
         raise DamagedCheckpoint(f"{where}: {name[:80]} is not a slice of a tensor")

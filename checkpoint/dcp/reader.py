@@ -161,9 +161,9 @@ def _batches(wanted: Sequence[tuple[Slice, ReadItem]]) -> Iterator[list[tuple[Sl
         yield batch
 
 
-def _position(piece: Slice) -> tuple[str, int]:
+def _position(piece: Slice) -> tuple[int, int, int]:
     first = piece.stored.chunks[0]  # there is one: nothing is asked of a slice without elements
-    return piece.part.packs[first.pack].digest, first.offset
+    return piece.part.rank, first.pack, first.offset
 
 
 def _for_planner(value: Any) -> io.BytesIO:

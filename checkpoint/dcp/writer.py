@@ -14,7 +14,7 @@ from torch.futures import Future
 
 from gradwire.checkpoint.commit import Commit
 from gradwire.checkpoint.commits import CommitLog
-from gradwire.checkpoint.dcp.parts import KEY, not_made_up, slice_entry, value_entry
+from gradwire.checkpoint.dcp.parts import KEY, Path, not_made_up, own_tree, slice_entry, value_entry
 from gradwire.checkpoint.dcp.protocol import checked_update, completed
 from gradwire.checkpoint.epochs import CommitWriter, Draft
 from gradwire.checkpoint.errors import CheckpointWriteError, MissingObject, UnsupportedState
@@ -94,15 +94,17 @@ class Writer(StorageWriter):
             StoreError: the store did not take it.
         """
         paths = plan.planner_data if isinstance(plan.planner_data, Mapping) else {}
-        values = [
-            value_entry(item.index.fqn, paths.get(item.index.fqn), _object_of(planner, item))
-            for item in plan.items
-            if item.type == WriteItemType.BYTE_IO
-        ]
-        slices = [_slice_of(planner, item, paths) for item in plan.items if item.type != WriteItemType.BYTE_IO]
+        values: dict[str, dict[str, Any]] = {}
+        slices: dict[str, list[dict[str, Any]]] = {}
+        for item in plan.items:
+            name = item.index.fqn
+            if item.type == WriteItemType.BYTE_IO:
+                values[name] = value_entry(name, paths.get(name), _object_of(planner, item))
+            else:
+                slices.setdefault(name, []).append(_slice_of(planner, item, paths.get(name)))
         self._recall(plan.storage_data)
         writer = PartWriter(self._store, self._rank, self._known)
-        part = writer.write({}, {KEY: {"tensors": slices, "values": values}})
+        part = writer.write({}, own_tree(slices, values))
         self._written = part, writer
         return completed([WriteResult(MetadataIndex(part.name), part.size, part)])
 
@@ -186,10 +188,10 @@ def _object_of(planner: SavePlanner, item: WriteItem) -> Any:
     return look_up(item.index)
 
 
-def _slice_of(planner: SavePlanner, item: WriteItem, paths: Mapping[str, Any]) -> dict[str, Any]:
+def _slice_of(planner: SavePlanner, item: WriteItem, path: Path) -> dict[str, Any]:
     assert item.tensor_data is not None, "every item but BYTE_IO has it"
     name, chunk = item.index.fqn, item.tensor_data.chunk
     tensor = planner.resolve_data(item)
     if not isinstance(tensor, Tensor) or tensor.shape != chunk.sizes:
         raise UnsupportedState(f"{name}: the planner made something else of its slice of {tuple(chunk.sizes)} elements")
-    return slice_entry(name, paths.get(name), chunk.offsets, item.tensor_data.size, tensor.detach())
+    return slice_entry(path, chunk.offsets, item.tensor_data.size, tensor.detach())
