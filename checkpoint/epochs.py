@@ -51,6 +51,7 @@ class CommitWriter:
         self._seal: Seal | None = None
         self._start = 0
         self._claimed = False
+        self._left_behind = False
 
     @property
     def epoch(self) -> int:
@@ -62,6 +63,15 @@ class CommitWriter:
         if self._epoch is None or not self._claimed:
             raise StoreError(f"{self._store.url}: commits and journals need a claimed epoch")
         return self._epoch
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether there was a newer commit than the one continued from when the store was claimed, and none since.
+
+        What the store holds of an older one may be going at this very moment: whoever wrote the newer one keeps only
+        that for certain.
+        """
+        return self._left_behind
 
     def continue_from(self, commit: Commit, seal: Seal | None = None) -> None:
         """Make later commits descend from this one.
@@ -92,6 +102,8 @@ class CommitWriter:
             self._take_over()
         else:
             self._begin(self._append(self._claim_next))
+        newest = self._log.history().newest
+        self._left_behind = newest is not None and (self._parent is None or self._parent.sequence != newest.sequence)
         self._claimed = True
 
     def publish(self, draft: Draft) -> Commit:
@@ -102,7 +114,7 @@ class CommitWriter:
             StoreError: the commit was not written, or that is not known.
         """
         commit = self._append(lambda: self._place(draft))
-        self._parent = commit
+        self._parent, self._left_behind = commit, False
         return commit
 
     def holds(self) -> bool:

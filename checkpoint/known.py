@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gradwire.checkpoint.errors import MissingObject
-from gradwire.checkpoint.packs import PackRef
+from gradwire.checkpoint.packs import SALT, PackRef
 from gradwire.checkpoint.store import Store
 from gradwire.checkpoint.tensors import Chunk, StoredTensor
 
@@ -33,7 +33,7 @@ class _Pack:
 
     @property
     def is_worth_keeping(self) -> bool:
-        return sum(chunk.stored for _, chunk in self.chunks.values()) >= LEAST_USED * self.ref.size
+        return sum(chunk.stored for _, chunk in self.chunks.values()) >= LEAST_USED * (self.ref.size - SALT)
 
 
 class Known:

@@ -1,6 +1,7 @@
 """Packs: files of chunks, named by their SHA-256; filled in one buffer while the one before is stored."""
 
 import hashlib
+import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gradwire.checkpoint.known import Known
 
 PACK_BYTES = 64 * 2**20
+SALT = 16  # random bytes before the chunks: what one save writes, no clean-up on behalf of another can be removing
 LONGEST_PACK = 256 * 2**20
 READERS = 2  # threads; each holds one pack
 
@@ -68,7 +70,8 @@ class PackWriter:
         self._store = store
         self._known = known
         self._thread = ThreadPoolExecutor(1, "gradwire-packs")
-        self._buffers = [np.empty(PACK_BYTES, np.uint8) for _ in range(2)]  # pages cost nothing until they are written
+        # their pages cost nothing until they are written
+        self._buffers = [np.empty(SALT + PACK_BYTES, np.uint8) for _ in range(2)]
         self._used = 0
         self._placed: dict[tuple[str, int, int], Chunk] = {}
         self._indices: dict[PackRef, int] = {}
@@ -120,11 +123,13 @@ class PackWriter:
 
     def _append(self, digest: str, data: memoryview, coder: Coder) -> Chunk:
         coding, stored = coder.code(data)
-        if self._used + len(stored) > PACK_BYTES:
+        if self._used + len(stored) > SALT + PACK_BYTES:
             self._flush()
         if self._used == 0:
             self._filling = len(self._packs)
             self._packs.append(Future())  # stands for the pack until it is full
+            self._buffers[0][:SALT] = np.frombuffer(secrets.token_bytes(SALT), np.uint8)
+            self._used = SALT
         start, self._used = self._used, self._used + len(stored)
         np.copyto(self._buffers[0][start : self._used], np.frombuffer(stored, np.uint8))
         return Chunk(self._filling, start, len(stored), len(data), coding, digest)

@@ -122,9 +122,12 @@ class Saver:
                 _check_request(request)
                 self._writer.claim()
             states.append(_checked(source()))
-            return self._demand(ranks, states[0])
+            left_behind = ranks.rank == 0 and self._writer.left_behind
+            return {**self._demand(ranks, states[0]), "left behind": left_behind}
 
         answers = ranks.together(begin)
+        if answers[0]["left behind"]:
+            self._known.replace([])  # nothing that an earlier writer may be removing is relied on
         self._find_room(answers)
         return states[0], sum(answer["bytes"] for answer in answers)
 

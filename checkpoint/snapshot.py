@@ -1,5 +1,6 @@
 """One rank's part of a snapshot: which tensors it has, in which packs they are, and the tree that they hang in."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from gradwire.checkpoint import tree
 from gradwire.checkpoint.document import FORMAT, Fields, dump, load
 from gradwire.checkpoint.errors import DamagedCheckpoint
 from gradwire.checkpoint.known import Known
-from gradwire.checkpoint.packs import PackRef, PackWriter, read_scattered
+from gradwire.checkpoint.packs import SALT, PackRef, PackWriter, read_scattered
 from gradwire.checkpoint.store import Store, content_name
 from gradwire.checkpoint.tensors import StoredTensor, check_storable
 
@@ -67,10 +68,12 @@ class Part:
     local: Any
 
     def to_bytes(self) -> bytes:
+        """The part's object; never the same twice, so that no clean-up of what others left can mean this one."""
         return dump(
             {
                 "format": FORMAT,
                 "kind": "part",
+                "salt": secrets.token_hex(SALT),
                 "rank": self.rank,
                 "packs": [pack.to_json() for pack in self.packs],
                 "tensors": [tensor.to_json() for tensor in self.tensors],

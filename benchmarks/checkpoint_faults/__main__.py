@@ -13,6 +13,7 @@ import argparse
 import json
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -100,6 +101,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable()
+    threading.excepthook = lambda _: None  # threads of processes that are killed end in an exception
     results = joined(arguments.join) if arguments.join else run(arguments.every, arguments.only)
     print(page(results))
     for row in results["faults"]:

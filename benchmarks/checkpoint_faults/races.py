@@ -1,7 +1,10 @@
 """Two processes at one place: at every operation of one, the other does all that it has to do."""
 
+import errno
 import itertools
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +23,13 @@ class Intruder:
     Args:
         number: When.
         act: What it does.
+        keeping: Whether the other process cannot remove parts and packs before it was let loose.
     """
 
-    def __init__(self, number: int, act: Callable[[], None]) -> None:
+    def __init__(self, number: int, act: Callable[[], None], *, keeping: bool = False) -> None:
         self._left = number
         self._act = act
+        self._keeping = keeping
         self._loose = False
         self.at: str | None = None
         self.failure: Exception | None = None
@@ -33,6 +38,8 @@ class Intruder:
         self._loose = True
 
     def __call__(self, _: int, operation: Any) -> None:
+        if self._keeping and not self._loose:
+            _refuse_removal(operation)
         if not self._loose or self.at is not None:
             return
         if self._left == 0:
@@ -42,6 +49,12 @@ class Intruder:
             except Exception as error:
                 self.failure = error
         self._left -= 1
+
+
+def _refuse_removal(operation: Any) -> None:
+    folder, _, name = operation.path.rpartition("/")
+    if operation.kind in ("unlink", "delete") and folder.endswith(("packs", "parts")) and not name.startswith("."):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 @dataclass(frozen=True)
@@ -109,16 +122,16 @@ def zombie(place: Place, number: int) -> tuple[str, Verdict] | None:
 
 
 def prune_against_rollback(place: Place, number: int) -> tuple[str, Verdict] | None:
-    """While one saves and prunes, another goes back to an older snapshot and saves what the first had saved."""
+    """While one saves and prunes, another goes back to the snapshot that is being removed, and saves on from it."""
 
     def act() -> None:
         other = place.process()
         try:
-            other.restore_update(3)
-            updates = (4, 5)  # the very content that the first writer's pruning removes or keeps
+            other.restore_update(4)
+            updates = (6, 8)  # much of it is what the snapshot of update 4 has in the store already
         except CheckpointError:
             other.restore()
-            updates = (10, 11)
+            updates = (10, 12)
         others.append(other)
         for update in updates:
             other.save(update)
@@ -134,34 +147,48 @@ def prune_against_rollback(place: Place, number: int) -> tuple[str, Verdict] | N
     return _both(place, intruder, first, others, (6, 7), last)
 
 
+def prune_against_return(place: Place, number: int) -> tuple[str, Verdict] | None:
+    """A process has gone back to the snapshot that another one's pruning removes, and saves meanwhile."""
+
+    def act() -> None:
+        for update in (8, 10):
+            other.save(update)
+
+    intruder = Intruder(number, act)
+    first = place.process(intruder)
+    for update in (1, 2, 3, 4, 5):
+        first.save(update)
+    other = place.process()
+    other.restore_update(4)
+    intruder.let_loose()
+    return _both(place, intruder, first, [other], (6, 7), 10)
+
+
 def prune_against_leftovers(place: Place, number: int) -> tuple[str, Verdict] | None:
-    """What a killed writer left is being removed while another writer saves the same content."""
+    """What a killed writer left is being removed while another writer saves the same content.
+
+    All snapshots that they begin from are of odd updates, so that what is new in update 9 is the same after each.
+    """
 
     def act() -> None:
         other = place.process()
         other.restore()
         others.append(other)
-        for update in (7, 8):
+        for update in (9, 10):
             other.save(update)
 
     others: list[Session] = []
-    before = place.process()
-    for update in (1, 2):
-        before.save(update)
-    killed = place.process(_Killer("commits/", 2))
+    place.process().save(1)
+    killed = place.process(_Killer())
     killed.restore()
-    try:
-        for update in (7, 8):
-            killed.save(update)
-    except (_Killed, CheckpointError):
-        pass
-    intruder = Intruder(number, act)
+    with suppress(_Killed):
+        killed.save(9)
+    intruder = Intruder(number, act, keeping=True)
     first = place.process(intruder)
     first.restore()
-    for update in (3, 4):
-        first.save(update)
+    first.save(3)
     intruder.let_loose()
-    return _both(place, intruder, first, others, (5, 6), 8)
+    return _both(place, intruder, first, others, (5, 7), 10)
 
 
 def zombie_journals(place: Place, number: int) -> tuple[str, Verdict] | None:
@@ -203,16 +230,18 @@ class _Killed(BaseException):
 
 
 class _Killer:
-    """Kills a process for good at the `after`-th new commit."""
+    """Kills a process for good before the commit of the snapshot whose part it has written."""
 
-    def __init__(self, path: str, after: int) -> None:
-        self._path = path
-        self._left = after
+    def __init__(self) -> None:
+        self._part = False
+        self._dead = False
 
     def __call__(self, _: int, operation: Any) -> None:
-        new = operation.kind in ("link", "put") and self._path in (getattr(operation, "target", "") or operation.path)
-        self._left -= new
-        if self._left <= 0:
+        path = operation.path + getattr(operation, "target", "")
+        if operation.kind in ("link", "put"):
+            self._dead |= self._part and "commits/" in path
+            self._part |= "parts/" in path
+        if self._dead:
             raise _Killed
 
 
@@ -290,6 +319,7 @@ RACES = (
     Race("two writers", two_writers),
     Race("zombie after fencing", zombie),
     Race("prune racing a rollback", prune_against_rollback),
+    Race("prune racing a save on what it removes", prune_against_return),
     Race("prune racing a save of what it removes", prune_against_leftovers),
     Race("prune racing restore", prune_against_restore),
 )

@@ -8,6 +8,7 @@ from gradwire.checkpoint import Checkpointer, WriterFenced
 from gradwire.checkpoint.commit import commit_name
 from gradwire.checkpoint.fsck import Report, check
 from gradwire.checkpoint.outline import read_outline
+from gradwire.checkpoint.packs import SALT
 from gradwire.checkpoint.repair import repair
 from gradwire.checkpoint.snapshot import PartWriter
 from gradwire.checkpoint.store import Store
@@ -54,7 +55,7 @@ def test_a_damaged_pack_costs_the_snapshots_and_tensors_in_it(place: str) -> Non
     save(place, range(1, 4))
     name = packs(place, 2)[0]
     data = bytearray(Store.open(place).get(name, 10**6))
-    data[10] ^= 1
+    data[SALT + 10] ^= 1
     corrupt(place, name, bytes(data))
     report = check(Store.open(place))
     (finding,) = report.findings

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gradwire.checkpoint import DamagedCheckpoint, StateTooLarge, StoreError, UnsupportedState
 from gradwire.checkpoint.document import Fields
-from gradwire.checkpoint.packs import PACK_BYTES, PackRef, PackWriter, read_tensors
+from gradwire.checkpoint.packs import PACK_BYTES, SALT, PackRef, PackWriter, read_tensors
 from gradwire.checkpoint.store import Store
 from gradwire.checkpoint.tensors import CHUNK_BYTES, DTYPES, StoredTensor, check_storable, pieces
 
@@ -80,7 +80,7 @@ def test_large_tensors_span_chunks_and_packs_and_equal_bytes_are_stored_once(tmp
     packs = written(writer)
     assert [chunk.length for chunk in stored[0].chunks] == [CHUNK_BYTES] * (PACK_BYTES // CHUNK_BYTES + 1) + [8]
     assert stored[0].chunks == stored[1].chunks == stored[2].chunks
-    assert [pack.size for pack in packs] == [PACK_BYTES, CHUNK_BYTES + 8]
+    assert [pack.size for pack in packs] == [SALT + PACK_BYTES, SALT + CHUNK_BYTES + 8]
     restored = read_tensors(store, packs, stored)
     assert all(torch.equal(each.reshape(-1), large) for each in restored)
 
@@ -179,7 +179,7 @@ def test_a_pack_of_another_size_is_damage(tmp_path: Path) -> None:
     packs = written(writer)
     path = tmp_path / packs[0].name
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DamagedCheckpoint, match="63 of its 64 bytes"):
+    with pytest.raises(DamagedCheckpoint, match=f"{SALT + 63} of its {SALT + 64} bytes"):
         read_tensors(store, packs, [stored])
     path.unlink()
     with pytest.raises(DamagedCheckpoint, match="missing"):
