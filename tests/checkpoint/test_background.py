@@ -293,19 +293,20 @@ def test_a_stage_that_does_not_exist_is_refused(tmp_path: Path) -> None:
 
 
 MEASURED = """
-import resource, sys, torch
+import sys, torch
 from gradwire.checkpoint import Checkpointer, State
+from gradwire.trainer.host_memory import resident_peak
 torch.set_num_threads(1)
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 with Checkpointer(sys.argv[1] + "-warm", keep_last=1, stage=sys.argv[2]) as checkpointer:
     checkpointer.start(State({"weights": torch.rand(2**20)}), {"updates": 1})
 state = {"weights": torch.rand(48 * 2**20), "moments": torch.rand(16 * 2**20)}
-before = peak()
+resident_peak()
+before = resident_peak()
 with Checkpointer(sys.argv[1], keep_last=1, stage=sys.argv[2]) as checkpointer:
     for update in range(2):
         checkpointer.start(State(state), {"updates": update})
         state["moments"].add_(1)
-print(peak() - before)
+print((resident_peak() - before) // 2**20)
 """
 
 
