@@ -215,9 +215,9 @@ def resume(folder: Path, *overrides: str) -> str:
     return finish(process)
 
 
-def final_state(folder: Path) -> dict[str, Any]:
-    """A run's last snapshot: what all ranks share, and what each has of its own."""
-    shared, own, _ = Checkpointer(str(folder / "checkpoints")).restore_resized("latest")
+def final_state(folder: Path, url: str | None = None) -> dict[str, Any]:
+    """A run's last snapshot, from its folder or a URL: what all ranks share, and what each has of its own."""
+    shared, own, _ = Checkpointer(url or str(folder / "checkpoints")).restore_resized("latest")
     return shared | {"own": dict(enumerate(own))}
 
 

@@ -1,0 +1,225 @@
+"""One run of benchmarks/checkpoint_kills.py: launched, killed several times at random moments, led to its end."""
+
+import random
+import re
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.checkpoint_kill_kinds import EVERY, UPDATES, VICTIMS, Kind, Victim, strike, url_of
+from benchmarks.exact_resume import GRADWIRE, environment, lines
+
+PATIENCE = 120.0  # seconds for whatever a run does next
+GONE = 15.0  # seconds in which processes end whose controller was killed
+_CONTINUING = re.compile(r"continuing from update (\d+)")
+_NOTHING_SAVED = "holds no snapshot"
+
+
+class RunError(RuntimeError):
+    """A run did something that it must not do."""
+
+
+@dataclass
+class Kill:
+    """One SIGKILL and what followed.
+
+    Args:
+        victim: Whom it hit.
+        moment: When it was sent.
+        continued: The update that the run went on from; -1 where it started anew.
+        repeated: How many updates were done again; None where the next kill came before that showed.
+        by: Who made it go on: the agent (`launch.restarts`), `gradwire resume`, or a new start where nothing was saved.
+    """
+
+    victim: Victim
+    moment: str
+    continued: int | None = None
+    repeated: int | None = None
+    by: str = ""
+
+
+@dataclass
+class Life:
+    """A run, its kills, and how it ended."""
+
+    kind: str
+    store: str
+    seed: str
+    restarts: int
+    kills: list[Kill] = field(default_factory=list)
+    failure: str | None = None
+    differences: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(record: dict[str, Any]) -> "Life":
+        return Life(**{**record, "kills": [Kill(**kill) for kill in record["kills"]]})
+
+
+class Launch:
+    """A `gradwire train` or `resume` that runs, its output in a file."""
+
+    def __init__(self, arguments: list[str], output: Path) -> None:
+        self._path = output
+        with output.open("w") as file:
+            self.process = psutil.Popen(
+                [*GRADWIRE, *arguments],
+                env=environment(),
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self._path.read_text(errors="replace")
+
+    @property
+    def continued(self) -> list[int]:
+        """The updates that the ranks went on from, one for each time that they were started."""
+        return [int(update) for update in _CONTINUING.findall(self.output)]
+
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def end(self) -> None:
+        """Kill what is left of it."""
+        for process in [*self.process.children(recursive=True), self.process] if not self.ended() else []:
+            process.kill()
+        self.process.wait()
+
+
+class Killed:
+    """Leads one run through its kills.
+
+    Args:
+        kind: What is run.
+        store: `disk` or `s3`.
+        seed: Tells the moments and the victims.
+        folder: An empty folder; the run goes to `run` in it.
+        kills: How many.
+    """
+
+    def __init__(self, kind: Kind, store: str, seed: str, folder: Path, kills: int) -> None:
+        self._random = random.Random(seed)
+        self._kind = kind
+        self._store = store
+        self._outputs = folder
+        self.folder = folder / "run"
+        self._targets = sorted(self._random.sample(range(self._first(), UPDATES - 4), kills))
+        self.life = Life(kind.name, store, seed, restarts=self._random.choice([0, kills]))
+        self._launches = 0
+        self._abandoned = 0  # lines of updates that were done again, as far as they have been counted
+
+    def _first(self) -> int:
+        return 1 if self._kind.repeats is not None else EVERY + 2
+
+    def run(self) -> Life:
+        """All kills, and what follows, to the end of the run.
+
+        Raises:
+            RunError: it did not go on, or did not end well.
+        """
+        launch, seen = self._train(), 0
+        try:
+            for target in self._targets:
+                moment = self._wait(launch, target)
+                if launch.ended():
+                    break
+                kill = Kill(self._random.choice(VICTIMS), moment)
+                self.life.kills.append(kill)
+                seen = len(launch.continued)
+                doomed = strike(launch.process, kill.victim, self._random.randrange(2))
+                _, alive = psutil.wait_procs(doomed, timeout=GONE)
+                if alive:
+                    raise RunError(f"{len(alive)} processes live on {GONE} s after {kill.victim} was killed")
+                launch = self._next(launch, kill, seen)
+            self._until(launch.ended, launch, "the end")
+            if launch.process.returncode != 0:
+                raise RunError(f"the last launch ended with {launch.process.returncode}:\n{launch.output[-3000:]}")
+            self._count(launch)
+            return self.life
+        finally:
+            launch.end()
+
+    def _train(self) -> Launch:
+        own = [f"run.dir={self.folder}", f"launch.restarts={self.life.restarts}"]
+        own += [f"checkpoint.url={url_of(self._store, self.folder)}"] if self._store != "disk" else []
+        return self._launch(["train", *own, *self._kind.command()])
+
+    def _launch(self, arguments: list[str]) -> Launch:
+        self._launches += 1
+        return Launch(arguments, self._outputs / f"launch-{self._launches}.txt")
+
+    def _wait(self, launch: Launch, target: int) -> str:
+        """Wait for a random moment: in an update, or while a run that was killed before comes up again."""
+        if self._launches > 1 and self._random.random() < 0.2:
+            delay = self._random.uniform(0.3, 6.0)
+            deadline = time.monotonic() + delay
+            while time.monotonic() < deadline and not launch.ended():
+                time.sleep(0.01)
+            return f"{delay:.2f} s after its start"
+        self._until(lambda: launch.ended() or self._logged() >= target, launch, f"update {target}")
+        self._count(launch)
+        delay = self._random.uniform(0.0, 0.12)
+        time.sleep(delay)
+        return f"{delay:.3f} s after update {target} was logged"
+
+    def _logged(self) -> int:
+        return max((line["update"] for line in lines(self.folder)), default=-1)
+
+    def _count(self, launch: Launch) -> None:
+        """Once a run has gone on: how many updates were done again since it was last counted."""
+        moved = lines(self.folder, "metrics.abandoned.jsonl")
+        waiting = [kill for kill in self.life.kills if kill.repeated is None]
+        if (waiting and launch.continued) or len(moved) > self._abandoned:
+            repeated = len({line["update"] for line in moved[self._abandoned :]})
+            for kill in waiting:
+                kill.repeated = repeated
+            self._abandoned = len(moved)
+
+    def _next(self, launch: Launch, kill: Kill, seen: int) -> Launch:
+        """The launch that goes on after a kill: the same one where its agent lives and may restart, or another."""
+        self._until(
+            lambda: launch.ended() or len(launch.continued) > seen or self._is_anew(launch, seen), launch, "a restart"
+        )
+        if not launch.ended():
+            kill.by = "agent"
+            kill.continued = launch.continued[-1] if len(launch.continued) > seen else -1
+            return launch
+        if kill.victim in ("rank", "all ranks") and launch.process.returncode != 1:
+            raise RunError(f"exit code {launch.process.returncode} after a rank was killed:\n{launch.output[-3000:]}")
+        return self._resume(kill)
+
+    def _is_anew(self, launch: Launch, seen: int) -> bool:
+        """Whether ranks were restarted that found nothing to go on from."""
+        moved = len(lines(self.folder, "metrics.abandoned.jsonl")) > self._abandoned
+        return moved and len(launch.continued) <= seen and "Restarting" in launch.output
+
+    def _resume(self, kill: Kill) -> Launch:
+        launch = self._launch(["resume", str(self.folder)])
+        self._until(lambda: launch.ended() or bool(launch.continued), launch, "a resumed run")
+        if launch.continued:
+            kill.by, kill.continued = "resume", launch.continued[0]
+            return launch
+        if launch.process.returncode == 3 and _NOTHING_SAVED in launch.output:
+            kill.by, kill.continued, kill.repeated = "new start", -1, self._logged() + 1
+            subprocess.run(["rm", "-r", str(self.folder)], check=True)
+            self._abandoned = 0
+            return self._train()
+        raise RunError(f"resuming ended with {launch.process.returncode}:\n{launch.output[-3000:]}")
+
+    def _until(self, condition: Callable[[], bool], launch: Launch, what: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > deadline:
+                raise RunError(f"{PATIENCE:g} s without {what}:\n{launch.output[-3000:]}")
+            time.sleep(0.005)
