@@ -17,6 +17,7 @@ from benchmarks.exact_resume import GRADWIRE, environment, lines
 PATIENCE = 120.0  # seconds for whatever a run does next
 GONE = 15.0  # seconds in which processes end whose controller was killed
 _CONTINUING = re.compile(r"continuing from update (\d+)")
+_UPDATE = re.compile(r"^update \d+/", re.MULTILINE)
 _NOTHING_SAVED = "holds no snapshot"
 
 
@@ -82,11 +83,6 @@ class Launch:
     def output(self) -> str:
         return self._path.read_text(errors="replace")
 
-    @property
-    def continued(self) -> list[int]:
-        """The updates that the ranks went on from, one for each time that they were started."""
-        return [int(update) for update in _CONTINUING.findall(self.output)]
-
     def ended(self) -> bool:
         return self.process.poll() is not None
 
@@ -128,15 +124,17 @@ class Killed:
         Raises:
             RunError: it did not go on, or did not end well.
         """
-        launch, seen = self._train(), 0
+        launch = self._train()
         try:
             for target in self._targets:
                 moment = self._wait(launch, target)
                 if launch.ended():
                     break
+                if self._goes_on():
+                    self._count()
                 kill = Kill(self._random.choice(VICTIMS), moment)
                 self.life.kills.append(kill)
-                seen = len(launch.continued)
+                seen = len(self._continued())
                 doomed = strike(launch.process, kill.victim, self._random.randrange(2))
                 _, alive = psutil.wait_procs(doomed, timeout=GONE)
                 if alive:
@@ -145,7 +143,7 @@ class Killed:
             self._until(launch.ended, launch, "the end")
             if launch.process.returncode != 0:
                 raise RunError(f"the last launch ended with {launch.process.returncode}:\n{launch.output[-3000:]}")
-            self._count(launch)
+            self._count()
             return self.life
         finally:
             launch.end()
@@ -167,33 +165,43 @@ class Killed:
             while time.monotonic() < deadline and not launch.ended():
                 time.sleep(0.01)
             return f"{delay:.2f} s after its start"
-        self._until(lambda: launch.ended() or self._logged() >= target, launch, f"update {target}")
-        self._count(launch)
+        self._until(
+            lambda: launch.ended() or (self._goes_on() and self._logged() >= target), launch, f"update {target}"
+        )
         delay = self._random.uniform(0.0, 0.12)
         time.sleep(delay)
         return f"{delay:.3f} s after update {target} was logged"
 
+    def _continued(self) -> list[int]:
+        """The updates that ranks went on from, one for each time that they did."""
+        log = self.folder / "logs" / "rank-0.log"
+        return [int(update) for update in _CONTINUING.findall(log.read_text())] if log.exists() else []
+
+    def _goes_on(self) -> bool:
+        """Whether updates were done since the ranks were started last; what they take back has been taken back then."""
+        log = self.folder / "logs" / "rank-0.log"
+        text = log.read_text() if log.exists() else ""
+        return _UPDATE.search(text, max((found.end() for found in _CONTINUING.finditer(text)), default=0)) is not None
+
     def _logged(self) -> int:
         return max((line["update"] for line in lines(self.folder)), default=-1)
 
-    def _count(self, launch: Launch) -> None:
+    def _count(self) -> None:
         """Once a run has gone on: how many updates were done again since it was last counted."""
         moved = lines(self.folder, "metrics.abandoned.jsonl")
         waiting = [kill for kill in self.life.kills if kill.repeated is None]
-        if (waiting and launch.continued) or len(moved) > self._abandoned:
-            repeated = len({line["update"] for line in moved[self._abandoned :]})
-            for kill in waiting:
-                kill.repeated = repeated
-            self._abandoned = len(moved)
+        for kill in waiting:
+            kill.repeated = len({line["update"] for line in moved[self._abandoned :]})
+        self._abandoned = len(moved)
 
     def _next(self, launch: Launch, kill: Kill, seen: int) -> Launch:
         """The launch that goes on after a kill: the same one where its agent lives and may restart, or another."""
         self._until(
-            lambda: launch.ended() or len(launch.continued) > seen or self._is_anew(launch, seen), launch, "a restart"
+            lambda: launch.ended() or len(self._continued()) > seen or self._is_anew(launch, seen), launch, "a restart"
         )
         if not launch.ended():
-            kill.by = "agent"
-            kill.continued = launch.continued[-1] if len(launch.continued) > seen else -1
+            continued = self._continued()
+            kill.by, kill.continued = "agent", continued[-1] if len(continued) > seen else -1
             return launch
         if kill.victim in ("rank", "all ranks") and launch.process.returncode != 1:
             raise RunError(f"exit code {launch.process.returncode} after a rank was killed:\n{launch.output[-3000:]}")
@@ -202,13 +210,14 @@ class Killed:
     def _is_anew(self, launch: Launch, seen: int) -> bool:
         """Whether ranks were restarted that found nothing to go on from."""
         moved = len(lines(self.folder, "metrics.abandoned.jsonl")) > self._abandoned
-        return moved and len(launch.continued) <= seen and "Restarting" in launch.output
+        return moved and len(self._continued()) <= seen and "Restarting" in launch.output
 
     def _resume(self, kill: Kill) -> Launch:
+        seen = len(self._continued())
         launch = self._launch(["resume", str(self.folder)])
-        self._until(lambda: launch.ended() or bool(launch.continued), launch, "a resumed run")
-        if launch.continued:
-            kill.by, kill.continued = "resume", launch.continued[0]
+        self._until(lambda: launch.ended() or len(self._continued()) > seen, launch, "a resumed run")
+        if len(self._continued()) > seen:
+            kill.by, kill.continued = "resume", self._continued()[-1]
             return launch
         if launch.process.returncode == 3 and _NOTHING_SAVED in launch.output:
             kill.by, kill.continued, kill.repeated = "new start", -1, self._logged() + 1
