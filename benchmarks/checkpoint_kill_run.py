@@ -134,12 +134,12 @@ class Killed:
                     self._count()
                 kill = Kill(self._random.choice(VICTIMS), moment)
                 self.life.kills.append(kill)
-                seen = len(self._continued())
+                seen, taken_back = len(self._continued()), len(self._taken_back())
                 doomed = strike(launch.process, kill.victim, self._random.randrange(2))
                 _, alive = psutil.wait_procs(doomed, timeout=GONE)
                 if alive:
                     raise RunError(f"{len(alive)} processes live on {GONE} s after {kill.victim} was killed")
-                launch = self._next(launch, kill, seen)
+                launch = self._next(launch, kill, seen, taken_back)
             self._until(launch.ended, launch, "the end")
             if launch.process.returncode != 0:
                 raise RunError(f"the last launch ended with {launch.process.returncode}:\n{launch.output[-3000:]}")
@@ -186,19 +186,25 @@ class Killed:
     def _logged(self) -> int:
         return max((line["update"] for line in lines(self.folder)), default=-1)
 
+    def _taken_back(self) -> list[int]:
+        """The updates that were done again, in the order in which that was noted."""
+        return [line["update"] for line in lines(self.folder, "metrics.abandoned.jsonl")]
+
     def _count(self) -> None:
         """Once a run has gone on: how many updates were done again since it was last counted."""
-        moved = lines(self.folder, "metrics.abandoned.jsonl")
+        moved = self._taken_back()
         waiting = [kill for kill in self.life.kills if kill.repeated is None]
         for kill in waiting:
-            kill.repeated = len({line["update"] for line in moved[self._abandoned :]})
+            kill.repeated = len(set(moved[self._abandoned :]))
         self._abandoned = len(moved)
 
-    def _next(self, launch: Launch, kill: Kill, seen: int) -> Launch:
+    def _next(self, launch: Launch, kill: Kill, seen: int, taken_back: int) -> Launch:
         """The launch that goes on after a kill: the same one where its agent lives and may restart, or another."""
-        self._until(
-            lambda: launch.ended() or len(self._continued()) > seen or self._is_anew(launch, seen), launch, "a restart"
-        )
+
+        def goes_on() -> bool:  # what was taken back without a word was taken back to the beginning
+            return len(self._continued()) > seen or len(self._taken_back()) > taken_back
+
+        self._until(lambda: launch.ended() or goes_on(), launch, "a restart")
         if not launch.ended():
             continued = self._continued()
             kill.by, kill.continued = "agent", continued[-1] if len(continued) > seen else -1
@@ -206,11 +212,6 @@ class Killed:
         if kill.victim in ("rank", "all ranks") and launch.process.returncode != 1:
             raise RunError(f"exit code {launch.process.returncode} after a rank was killed:\n{launch.output[-3000:]}")
         return self._resume(kill)
-
-    def _is_anew(self, launch: Launch, seen: int) -> bool:
-        """Whether ranks were restarted that found nothing to go on from."""
-        moved = len(lines(self.folder, "metrics.abandoned.jsonl")) > self._abandoned
-        return moved and len(self._continued()) <= seen and "Restarting" in launch.output
 
     def _resume(self, kill: Kill) -> Launch:
         seen = len(self._continued())
