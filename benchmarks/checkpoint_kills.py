@@ -1,14 +1,14 @@
 """What SIGKILL does to a run: real runs of two ranks, killed at random moments, and what they end in.
 
     python -m benchmarks.checkpoint_kills [--kills 200] [--stores disk,s3] [--seed 0] [--json FILE] [--only TEXT]
-    python -m benchmarks.checkpoint_kills --table FILE
+    python -m benchmarks.checkpoint_kills --table FILE…
 
 Each run is killed several times, in an update or while it comes up again: one rank, all ranks, the controller (whose
 ranks end with it), or everything. Where `launch.restarts` allows it the controller goes on by itself; otherwise
 `gradwire resume` does. In the end every tensor and number of the last snapshot and every logged loss must be those of
 an undisturbed run of the same kind, to the last bit. How many updates were done again is counted in the lines of
 metrics.jsonl that the run took back. A run that failed is named by kind, store and seed, and `--only` runs it again.
-`--table` prints the table of a JSON file.
+`--table` prints the table of JSON files, and with `--json` puts them together.
 """
 
 import argparse
@@ -26,31 +26,31 @@ from benchmarks.checkpoint_kill_kinds import KINDS, Kind, remove, s3_server, url
 from benchmarks.checkpoint_kill_run import Killed, Life, RunError
 from benchmarks.exact_resume import differences, final_state, finish, losses, train
 
-KILLS = 4  # of one run
+KILLS = 5  # of one run
 
 
 class Campaign:
     """Runs what is killed, and once for each kind what it is compared with.
 
     Args:
-        folder: Where runs go; those that failed stay.
+        folder: Where runs go. Those that failed stay, and undisturbed ones, which another campaign there uses again.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._undisturbed: dict[str, Path] = {}
 
     def undisturbed(self, kind: Kind) -> Path:
-        if kind.name not in self._undisturbed:
-            folder = self._folder / f"undisturbed-{len(self._undisturbed)}"
-            finish(train(folder, kind.command()))
-            self._undisturbed[kind.name] = folder
-        return self._undisturbed[kind.name]
+        folder = self._folder / _plain(f"undisturbed {kind.name}")
+        if not folder.exists():
+            begun = folder.with_name(f"{folder.name}-begun")
+            finish(train(begun, kind.command()))
+            begun.rename(folder)
+        return folder
 
     def run(self, kind: Kind, store: str, seed: str, kills: int = KILLS) -> Life:
         """One run and its kills; what went wrong stands in the answer."""
         reference = self.undisturbed(kind)
-        folder = self._folder / seed.translate(str.maketrans(" ,=", "---"))
+        folder = self._folder / _plain(seed)
         folder.mkdir()
         began = time.monotonic()
         killed = Killed(kind, store, seed, folder, kills)
@@ -70,6 +70,10 @@ class Campaign:
         if losses(reference) != losses(folder):
             found += differences(losses(reference), losses(folder))
         return found
+
+
+def _plain(name: str) -> str:
+    return name.translate(str.maketrans(" ,=", "---"))
 
 
 def faults(life: Life, kind: Kind) -> list[str]:
@@ -124,6 +128,10 @@ def summary(lives: Sequence[Life]) -> str:
     )
 
 
+def write(file: Path, lives: Sequence[Life]) -> None:
+    file.write_text(json.dumps([life.to_json() for life in lives], indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
@@ -132,11 +140,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", default="", help="only runs whose name (kind, store, seed, number) holds this text")
     parser.add_argument("--folder", type=Path, help="keep the runs that failed here")
-    parser.add_argument("--table", type=Path, help="print the table of a JSON file, and run nothing")
+    parser.add_argument("--table", type=Path, nargs="+", help="print the table of JSON files, and run nothing")
     arguments = parser.parse_args()
     if arguments.table:
-        lives = [Life.from_json(record) for record in json.loads(arguments.table.read_text())]
+        lives = [Life.from_json(record) for file in arguments.table for record in json.loads(file.read_text())]
         print(f"{table(lives)}\n\n{summary(lives)}")
+        if arguments.json:
+            write(arguments.json, lives)
         return
     sys.exit(campaign(arguments))
 
@@ -158,7 +168,7 @@ def campaign(arguments: argparse.Namespace) -> int:
             wrong = faults(life, kind)
             print(f"{'; '.join(wrong) or 'sound'}: {seed}, {len(life.kills)} kills, {life.seconds:.0f} s", flush=True)
             if arguments.json:
-                arguments.json.write_text(json.dumps([each.to_json() for each in lives], indent=1) + "\n")
+                write(arguments.json, lives)
             if sum(len(each.kills) for each in lives) >= arguments.kills:
                 break
     print(f"{table(lives)}\n\n{summary(lives)}")
