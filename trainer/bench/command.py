@@ -1,6 +1,7 @@
 """The command `gradwire bench`. Nothing here imports torch before a command runs."""
 
 import re
+import secrets
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -137,6 +138,53 @@ def comm(
             job = cli.new_job([*_processes(axes, overrides or []), *(overrides or [])], None)
             folder = stack.enter_context(TemporaryDirectory(prefix="gradwire-bench-"))
             return replace(job, mode="bench-comm", run_dir=Path(folder), arguments=arguments)
+
+        raise typer.Exit(start(prepare, PROGRAM, measure))
+
+
+@bench.command()
+def checkpoint(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[OVERRIDES]", help="Of the launch group, such as launch.device=cpu.")
+    ] = None,
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Write below this folder or URL; the present folder if not given.")
+    ] = None,
+    mb: Annotated[float, typer.Option("--mb", min=0.01, help="MiB of weights and AdamW's moments.")] = 120.0,
+    frozen: Annotated[
+        float, typer.Option(min=0.0, max=0.999, help="Share of the parameters that never change, as in LoRA.")
+    ] = 0.0,
+    ranks: Annotated[int, typer.Option(min=1, help="Processes that save together.")] = 1,
+    rounds: Annotated[int, typer.Option(min=2, help="Turns of each contender.")] = 9,
+    updates: Annotated[int, typer.Option(min=1, help="Updates between two rounds, journalled and recovered.")] = 10,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers to this file too.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw a picture, PNG (needs gradwire[plot]).")
+    ] = None,
+) -> None:
+    """Time saving, restoring and recovering a training state beside torch's and safetensors' ways, and check it all."""
+    from gradwire.trainer import cli
+
+    arguments = {
+        "url": f"{(url or str(Path.cwd())).rstrip('/')}/gradwire-bench-{secrets.token_hex(4)}",
+        "mb": mb,
+        "frozen": frozen,
+        "rounds": rounds,
+        "updates": updates,
+        "json": None if json_file is None else str(json_file.absolute()),
+        "plot": None if plot is None else str(plot.absolute()),
+    }
+    with ExitStack() as stack, cli.friendly():
+        from gradwire.trainer.bench.checkpoint import PROGRAM, measure
+        from gradwire.trainer.launch.start import start
+
+        def prepare() -> "Job":
+            cli.check_files(json_file, plot)
+            job = cli.new_job([f"launch.processes={ranks}", *(overrides or [])], None)
+            folder = stack.enter_context(TemporaryDirectory(prefix="gradwire-bench-"))
+            return replace(job, mode="bench-checkpoint", run_dir=Path(folder), arguments=arguments)
 
         raise typer.Exit(start(prepare, PROGRAM, measure))
 
