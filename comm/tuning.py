@@ -17,7 +17,7 @@ from gradwire.comm.topology import Topology
 _TIMED = 3  # staged ways that are timed beside the backend's own
 _BLOCK = 0.02  # seconds: quicker calls are timed several at once
 _MOST_CALLS = 20
-_MOST_TURNS = 7
+_MOST_TURNS = 15
 _HOPELESS = (1.0, 3.0, 2.0, *[1.4] * (_MOST_TURNS - 3))  # times the fastest by turn: is not timed again
 _WARM_UP = 1 << 20  # bytes, at most, that go through before
 _CLOSE = 1.03  # times the fastest: as good as it, so that the plainer one is taken
@@ -111,4 +111,4 @@ class Tuner:
 
 def _turns(seconds: float) -> int:
     """How often something of such a length is timed."""
-    return _MOST_TURNS if seconds < 0.1 else 5 if seconds < 0.5 else 3
+    return _MOST_TURNS if seconds < 0.01 else 7 if seconds < 0.1 else 5 if seconds < 0.5 else 3
