@@ -61,6 +61,7 @@ def _journal(durability: str, *rest: str) -> tuple[str, ...]:
 
 
 _SNAPSHOTS = ("checkpoint.every=10 updates",)
+_FAST = "checkpoint.recovery=fast"
 _SECONDS = "checkpoint.journal_interval=0.3 seconds"
 KINDS = (
     Kind("snapshots", _SNAPSHOTS),
@@ -70,6 +71,12 @@ KINDS = (
     Kind("journal=update, int8", _journal("update", *_TWO_HOSTS["int8"]), 1),
     Kind("journal=update, fp16 with a scaler", _journal("update", "precision=fp16"), 1),
     Kind("journal=interval", _journal("interval", _SECONDS)),
+    Kind(
+        "journal=update, int4, fast",
+        _journal("update", *_TWO_HOSTS["int4"], "checkpoint.recovery=fast"),
+        1,
+        exact=False,
+    ),
     Kind("journal=interval, int8", _journal("interval", _SECONDS, *_TWO_HOSTS["int8"])),
 )
 

@@ -55,6 +55,7 @@ class Life:
     kills: list[Kill] = field(default_factory=list)
     failure: str | None = None
     differences: list[str] = field(default_factory=list)
+    loss_apart: float = 0.0  # of the last evaluation, from that of the undisturbed run, relative
     seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -205,7 +206,7 @@ class Killed:
             return len(self._continued()) > seen or len(self._taken_back()) > taken_back
 
         self._until(lambda: launch.ended() or goes_on(), launch, "a restart")
-        if not launch.ended():
+        if goes_on() or not launch.ended():
             continued = self._continued()
             kill.by, kill.continued = "agent", continued[-1] if len(continued) > seen else -1
             return launch

@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.checkpoint_kill_kinds import KINDS, Kind, remove, s3_server, url_of
 from benchmarks.checkpoint_kill_run import Killed, Life, RunError
-from benchmarks.exact_resume import differences, final_state, finish, losses, train
+from benchmarks.exact_resume import differences, final_state, finish, lines, losses, train
 
 KILLS = 5  # of one run
 
@@ -58,6 +58,8 @@ class Campaign:
         try:
             killed.run()
             life.differences = self._compare(reference, killed.folder, store)
+            undisturbed, ended = (last_loss(folder) for folder in (reference, killed.folder))
+            life.loss_apart = abs(ended / undisturbed - 1)
         except RunError as failure:
             life.failure = str(failure)
         life.seconds = time.monotonic() - began
@@ -70,6 +72,11 @@ class Campaign:
         if losses(reference) != losses(folder):
             found += differences(losses(reference), losses(folder))
         return found
+
+
+def last_loss(folder: Path) -> float:
+    """Of the last evaluation."""
+    return float([line["eval/loss"] for line in lines(folder) if "eval/loss" in line][-1])
 
 
 def _plain(name: str) -> str:
@@ -100,8 +107,8 @@ def table(lives: Sequence[Life]) -> str:
     """The lives as a table for docs, by kind and store."""
     kinds = {kind.name: kind for kind in KINDS}
     rows = [
-        "| run | store | runs | kills | resumed | same bits | most updates repeated | failed |",
-        "|---|---|--:|--:|--:|--:|--:|---|",
+        "| run | store | runs | kills | resumed | same bits | evaluation loss apart | most updates repeated | failed |",
+        "|---|---|--:|--:|--:|--:|--:|--:|---|",
     ]
     for name, store in dict.fromkeys((life.kind, life.store) for life in lives):
         mine = [life for life in lives if (life.kind, life.store) == (name, store)]
@@ -110,8 +117,10 @@ def table(lives: Sequence[Life]) -> str:
         same = sum(not life.differences and not life.failure for life in mine)
         most = max((kill.repeated or 0 for kill in kills), default=0)
         failed = "; ".join(life.seed for life in mine if faults(life, kinds[name])) or "none"
+        apart = max(life.loss_apart for life in mine)
         rows.append(
-            f"| {name} | {store} | {len(mine)} | {len(kills)} | {resumed} | {same} of {len(mine)} | {most} | {failed} |"
+            f"| {name} | {store} | {len(mine)} | {len(kills)} | {resumed} | {same} of {len(mine)} | {apart:.2%} "
+            f"| {most} | {failed} |"
         )
     return "\n".join(rows)
 

@@ -187,6 +187,23 @@ class Checkpointer:
         updates = read_log(self._store).updates
         raise NoCheckpoint(f"{self._store.url} cannot restore update {update}; it can restore {spans(updates)}")
 
+    def reach(self) -> list[tuple[int, int]]:
+        """The snapshots of the present branch, newest first, each with the last update that the journal leads to.
+
+        That is its own where nothing was journalled. All ranks call it.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        found = raising(lambda: self._ranks.on_first(self._reach))
+        return [(int(update), int(last)) for update, last in found]
+
+    def _reach(self) -> list[tuple[int, int]]:
+        return [
+            (commit.update, commit.update + len(JournalReader(self._store, commit).names))
+            for commit in reversed(self._log.history().ancestry)
+        ]
+
     def recovery(self, commit: Commit) -> Recovery:
         """What was journalled after a snapshot that was restored. All ranks call it, and step through it together."""
         return Recovery(self._store, self._ranks, commit)

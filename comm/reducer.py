@@ -254,6 +254,12 @@ class Reducer:
         state = {"reductions": self._reductions, **carried} if self._all_reduce.codecs or carried else {}
         return {**state, "choices": choices} if choices else state
 
+    def position(self) -> dict[str, Any]:
+        """What `state_dict()` holds beside what codecs carry over: the same however the ranks' own gradients were."""
+        choices = self._all_reduce.state_dict()
+        counted: dict[str, Any] = {"reductions": self._reductions} if self._all_reduce.codecs else {}
+        return {**counted, "choices": choices} if choices else counted
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from this rank's own `state_dict()`. A collective where the algorithm is "auto": choices go with it.
 

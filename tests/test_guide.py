@@ -43,6 +43,8 @@ def test_the_commands_are_accepted(command: str) -> None:
     _, verb, *rest = shlex.split(command, comments=True)
     if verb in ("train", "plan"):
         validate(compose([*rest, "launch.processes=2"]))
+    elif verb == "resume":
+        typer.main.get_command(app).commands[verb].make_context(verb, rest)
     else:
         group, name, *arguments = verb, *rest
         typer.main.get_command(app).commands[group].commands[name].make_context(name, arguments)

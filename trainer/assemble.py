@@ -3,16 +3,15 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gradwire.checkpoint import Checkpointer, Commit, NoCheckpoint, Policy, State, WorldSizeMismatch
+from gradwire.checkpoint import Checkpointer, Policy
 from gradwire.comm import AllReduce, Topology
 from gradwire.comm.compression import Compression
 from gradwire.schedulers import Duration, Plan
@@ -20,7 +19,6 @@ from gradwire.trainer.blocks import checkpoint_activations, compile_blocks
 from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.config import instantiate
 from gradwire.trainer.data import length_of, training_set, validation_set
-from gradwire.trainer.errors import ReplayError
 from gradwire.trainer.evaluation import EvaluationInterrupted, TextSamples
 from gradwire.trainer.initial_weights import load_initial_weights
 from gradwire.trainer.launch.context import WorkerContext
@@ -29,7 +27,9 @@ from gradwire.trainer.launch.watchdog import PREPARING
 from gradwire.trainer.loggers.metrics import MetricsFile, to_line
 from gradwire.trainer.loggers.progress import Progress
 from gradwire.trainer.optimizers import Group, build_optimizer
+from gradwire.trainer.proof import prove
 from gradwire.trainer.randomness import derive_seed, seed_everything
+from gradwire.trainer.recovery import recover, restore
 from gradwire.trainer.settings import Run, Settings
 from gradwire.trainer.strategies import Strategy
 from gradwire.trainer.sync_batchnorm import synchronize_batch_norms
@@ -53,84 +53,12 @@ def run(config: Node, context: WorkerContext) -> int:
     if context.mode == "evaluate":
         restore(lambda restored: trainer.restore_model(restored.state), checkpointer, context.restore)
         return evaluate(trainer, context)
+    if "prove" in context.arguments:
+        prove(trainer, checkpointer, context.restore, context.arguments["prove"])
     recover(trainer, checkpointer, context.restore)
     context.accept()
     result = trainer.fit()
     return int(ExitCode.PREEMPTED if result.status == "preempted" else ExitCode.DONE)
-
-
-@dataclass(frozen=True)
-class Restored:
-    """What was read back.
-
-    Args:
-        state: What is shared, and this rank's own.
-        everyone: Gives every rank's own state.
-        moved: Whether more or fewer ranks had saved it.
-    """
-
-    state: State
-    everyone: Callable[[], Sequence[Node]]
-    moved: bool = False
-
-
-def restore(put_back: Callable[[Restored], None], checkpointer: Checkpointer, ref: str | None) -> Commit | None:
-    """Put back the snapshot of `latest`, an update, or `latest-if-any`; None starts anew.
-
-    Raises:
-        CheckpointError: what was asked for is missing or damaged.
-    """
-    if ref is None:
-        return None
-    try:
-        restored, commit = read(checkpointer, "latest" if ref.startswith("latest") else int(ref))
-    except NoCheckpoint:
-        if ref != "latest-if-any":
-            raise
-        return None
-    put_back(restored)
-    return commit
-
-
-def recover(trainer: Trainer, checkpointer: Checkpointer, ref: str | None) -> None:
-    """Put back a snapshot, and do again what the journal holds after it, up to what was asked for.
-
-    Raises:
-        CheckpointError: what was asked for is missing or damaged.
-        ReplayError: an update was asked for that the journal does not lead to any more.
-    """
-    last = int(ref) if ref is not None and ref.isdigit() else None
-    start = ref if last is None else str(checkpointer.base_of(last))
-
-    def put_back(restored: Restored) -> None:
-        trainer.restore(restored.state, restored.everyone, moved=restored.moved)
-
-    commit = restore(put_back, checkpointer, start)
-    if commit is None:
-        return
-    try:
-        reached = trainer.replay(commit, last)
-    except ReplayError as error:
-        if last is not None and last != commit.update:
-            raise
-        log.warning("%s: the run goes on from the snapshot of update %d instead", error, commit.update)
-        commit = restore(put_back, checkpointer, str(commit.update))
-        reached = trainer.clock.updates
-    log.info("continuing from update %d", reached)
-
-
-def read(checkpointer: Checkpointer, ref: int | Literal["latest"]) -> tuple[Restored, Commit]:
-    """A snapshot, whatever number of ranks saved it.
-
-    Raises:
-        CheckpointError: what was asked for is missing or damaged.
-    """
-    try:
-        state, commit = checkpointer.restore(ref)
-    except WorldSizeMismatch:
-        shared, everyone, commit = checkpointer.restore_resized(ref)
-        return Restored(State(shared), lambda: everyone, moved=True), commit
-    return Restored(state, lambda: checkpointer.restore_resized(commit.update)[1]), commit
 
 
 def evaluate(trainer: Trainer, context: WorkerContext) -> int:
@@ -258,6 +186,7 @@ def settings_of(config: Node) -> Settings:
         save_every=duration(config["checkpoint"]["every"]),
         journal=config["checkpoint"]["journal"],
         journal_interval=Duration.parse(config["checkpoint"]["journal_interval"]).seconds,
+        recovery=config["checkpoint"]["recovery"],
         recover_within=seconds(config["checkpoint"]["recover_within"]),
         check_replicas_every=duration(run["check_replicas"]),
         noise_scale_every=duration(config["noise_scale"]["every"]),

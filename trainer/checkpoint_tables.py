@@ -80,13 +80,20 @@ def _rows(entry: "Restorable") -> list[list[object]]:
             entry.branch,
             ", ".join(entry.tags),
             commit.writer.identity,
-            "" if entry.problem is None else f"damaged: {entry.problem}",
+            _remark(entry),
         ]
     ]
     if entry.journalled is not None:
         first, last = entry.journalled
         rows.append([f"{first}…{last}", "journal", "", "", "", "", "", entry.branch, "", "", ""])
     return rows
+
+
+def _remark(entry: "Restorable") -> str:
+    if entry.problem is not None:
+        return f"damaged: {entry.problem}"
+    recovered = entry.commit.clock.get("recovered")
+    return "" if recovered is None else f"not bit-exact: fast recovery at update {recovered}"
 
 
 def print_snapshot(commit: "Commit", outline: "Outline", tags: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ import typer
 from gradwire.trainer.bench.command import bench
 from gradwire.trainer.checkpoint_command import checkpoint
 from gradwire.trainer.launch.streams import make_usable
+from gradwire.trainer.resume_command import ResumeCommand
 
 if TYPE_CHECKING:
     from gradwire.trainer.config import Composed, Valid
@@ -53,6 +54,15 @@ Run = Annotated[
         metavar="RUN[@UPDATE]", help="A run directory, or its name under runs/; RUN@UPDATE for one checkpoint."
     ),
 ]
+Prove = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="[K]",
+        help="First replay K journalled updates (20) and compare what comes out; if that is something else, end with 3 "
+        "and change nothing.",
+    ),
+]
 
 
 def main() -> None:
@@ -67,10 +77,11 @@ def train(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     _start(lambda: new_job(overrides or [], config_dir))
 
 
-@app.command()
-def resume(run: Run, overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
+@app.command(cls=ResumeCommand)
+def resume(run: Run, overrides: Overrides = None, config_dir: ConfigDir = None, prove: Prove = None) -> None:
     """Continue a run from its newest whole checkpoint, or from RUN@UPDATE."""
-    _start(lambda: _stored_job("train", run, overrides or [], config_dir))
+    arguments = {} if prove is None else {"prove": prove}
+    _start(lambda: replace(_stored_job("train", run, overrides or [], config_dir), arguments=arguments))
 
 
 @app.command()

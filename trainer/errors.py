@@ -59,3 +59,15 @@ class PredictionError(TrainerError):
 
 class ReplayError(TrainerError):
     """What the journal holds does not lead to the state that it led to before."""
+
+    exit_code = 3  # the checkpoint asked for cannot be had
+
+
+class ProofError(ReplayError):
+    """What was to be proven before the run goes on is not so, or cannot be looked at."""
+
+
+class NothingToProveError(TrainerError):
+    """A proof was asked for, and there is no journal to replay."""
+
+    exit_code = 2

@@ -1,10 +1,8 @@
-"""The journal of a run: what each update consumed, kept beside training and replayed on the newest snapshot."""
+"""The journal of a run: what each update consumed, kept beside training. How it is replayed: trainer/replaying.py."""
 
 import json
-import logging
 import math
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,26 +12,24 @@ from torch.optim import Optimizer
 
 from gradwire.checkpoint import Checkpointer, Commit
 from gradwire.checkpoint.blobs import Blob
-from gradwire.checkpoint.journal import Entry, Scalar
+from gradwire.checkpoint.journal import Scalar
 from gradwire.checkpoint.journal_writer import Durability, JournalWriter
 from gradwire.checkpoint.tensors import pieces
-from gradwire.checkpoint.tree import decode, encode
+from gradwire.checkpoint.tree import encode
 from gradwire.comm import Encoded
-from gradwire.trainer.errors import ReplayError
-from gradwire.trainer.state import progress, put_back_own, put_back_progress
+from gradwire.trainer.state import progress
 from gradwire.trainer.strategies import Reduced
 from gradwire.trainer.update import Outcome
 
 if TYPE_CHECKING:
     from gradwire.trainer.trainer import Trainer
 
-log = logging.getLogger("gradwire")
 DIGEST_EVERY = 20  # updates between digests of the state in the journal
 _CHUNK = 16 * 2**20
 _READ = 200e6  # bytes of gradients a second that are read, proven and decoded
 _FRESH = 0.1  # weight of the latest update in what one takes to replay
 _PLAIN = (bool, int, float, str)
-_ENCODED = "encoded:"
+ENCODED = "encoded:"  # and the codec: what tells that the bytes of a gradient are not its elements
 
 
 class Journaling:
@@ -63,6 +59,7 @@ class Journaling:
         self._interval = interval
         self._recover_within = recover_within
         self._writer: JournalWriter | None = None
+        self._carried = False  # whether ranks have something of their own that the journal does not hold
         self._base = -1
         self._saved = -1  # the update of the newest snapshot, which may be on its way still
         self._per_update = self._load = 0.0  # seconds that recovery takes for an update, and for the snapshot
@@ -73,6 +70,7 @@ class Journaling:
 
     def begin(self, base: Commit, update: int) -> None:
         """Journal what follows an update. A collective."""
+        self._carried = self._trainer.strategy.carries()
         self._writer = self._checkpointer.journal(base, update, self._durability, self._interval)
         self._base = self._saved = base.update
 
@@ -107,7 +105,7 @@ class Journaling:
         reduced = trainer.strategy.reduced()
         tensors = {f"gradient/{each.bucket}/{n}": _blob(each, reduced) for n, each in enumerate(reduced.shares)}
         tensors |= {f"buffer/{name}": Blob(buffer) for name, buffer in trainer.model.named_buffers()}
-        small = {"shared": progress(trainer), "own": trainer.strategy.state_dict()}
+        small = {"shared": progress(trainer), "own": trainer.strategy.position()}
         nodes = encode(small, lambda path, tensor: _kept(tensors, tensor), "progress")
         scalars: dict[str, Scalar] = {
             "optimizer": implementation(trainer.optimizer),
@@ -117,6 +115,7 @@ class Journaling:
             "shrinking": trainer.updater.shrinking(outcome),
             "kept": not outcome.skipped,
             "presence": reduced.presence.hex(),
+            "carried": self._carried,
             "progress": json.dumps(nodes),
         }
         digest = state_digest(trainer.model, trainer.optimizer) if update % DIGEST_EVERY == 0 else None
@@ -139,78 +138,10 @@ class Journaling:
             writer.abandon()
 
 
-def replay(trainer: "Trainer", checkpointer: Checkpointer, base: Commit, last: int | None = None) -> int:
-    """Do again what the journal holds after a restored snapshot, up to an update; the update reached. A collective.
-
-    Raises:
-        ReplayError: the replayed state is not the one that was journalled, or it cannot be replayed here. The trainer's
-            state is of no use then: restore the snapshot again.
-    """
-    recovery = checkpointer.recovery(base)
-    started, reached, held = time.perf_counter(), base.update, None
-    for update, entries in recovery.entries(last):
-        _replay_one(trainer, update, entries)
-        reached, held = update, entries
-    if held is not None:
-        _put_back_small(trainer, held)
-        checkpointer.continue_at(recovery, reached)
-        seconds = time.perf_counter() - started
-        log.info("replayed updates %d to %d from the journal in %.1f s", base.update + 1, reached, seconds)
-    return reached
-
-
-def _replay_one(trainer: "Trainer", update: int, entries: Sequence[Entry]) -> None:
-    scalars = entries[0].scalars
-    here = implementation(trainer.optimizer)
-    if scalars["optimizer"] != here:
-        raise ReplayError(f"update {update} was made by {scalars['optimizer']}, and this is {here}")
-    trainer.strategy.put_back([_reduced(entry) for entry in entries])
-    groups = trainer.optimizer.param_groups
-    configured = [dict(group) for group in groups]
-    for group, values in zip(groups, json.loads(str(scalars["groups"])), strict=True):
-        group.update({name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
-    trainer.updater.replay(
-        int(scalars["targets"]), int(scalars["divisor"]), float(scalars["shrinking"]), kept=bool(scalars["kept"])
-    )
-    for group, values in zip(groups, configured, strict=True):
-        group.update(values)
-    own = entries[trainer.strategy.rank if len(entries) == trainer.strategy.world_size else 0]
-    for name, buffer in trainer.model.named_buffers():
-        buffer.copy_(own.tensors[f"buffer/{name}"].data)
-    if trainer.average is not None and scalars["kept"]:
-        trainer.average.update()
-    if own.digest is not None and own.digest != state_digest(trainer.model, trainer.optimizer):
-        raise ReplayError(f"after update {update} the replayed state is another than the one that was journalled")
-
-
-def _put_back_small(trainer: "Trainer", entries: Sequence[Entry]) -> None:
-    small = [
-        decode(json.loads(str(entry.scalars["progress"])), lambda n, e=entry: e.tensors[f"small/{n}"].data, "progress")  # type: ignore[misc]
-        for entry in entries
-    ]
-    put_back_progress(trainer, small[0]["shared"])
-    moved = len(entries) != trainer.strategy.world_size
-    own = {} if moved else small[trainer.strategy.rank]["own"]
-    put_back_own(trainer, own, lambda: [each["own"] for each in small], moved)
-
-
 def _blob(share: Encoded, reduced: Reduced) -> Blob:
     if share.codec is None:
         return Blob(share.payload.view(reduced.dtypes[share.bucket]), share.ranges)
-    return Blob(share.payload, share.ranges, f"{_ENCODED}{share.codec}")
-
-
-def _reduced(entry: Entry) -> Reduced:
-    shares, dtypes = [], {}
-    for name, blob in entry.tensors.items():
-        kind, _, place = name.partition("/")
-        if kind == "gradient":
-            bucket = int(place.partition("/")[0])
-            codec = blob.coding.removeprefix(_ENCODED) if blob.coding.startswith(_ENCODED) else None
-            shares.append(Encoded(bucket, codec, blob.ranges, blob.data.view(torch.uint8)))
-            dtypes[bucket] = blob.data.dtype
-    presence = bytes.fromhex(str(entry.scalars["presence"]))
-    return Reduced(tuple(shares), tuple(dtypes[bucket] for bucket in sorted(dtypes)), presence)
+    return Blob(share.payload, share.ranges, f"{ENCODED}{share.codec}")
 
 
 def _kept(tensors: dict[str, Blob], tensor: Tensor) -> int:

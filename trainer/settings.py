@@ -34,6 +34,9 @@ class Settings:
         journal: Whether every update is journalled between snapshots, and durable before the next (`update`), or within
             `journal_interval`.
         journal_interval: Seconds between two writes of the journal with `interval`.
+        recovery: Where ranks carry over what no journal tells (what codecs lost): `exact` keeps none, and the run goes
+            on from the newest snapshot in the bits of the undisturbed one; `fast` goes on from the last journalled
+            update, with what they carried over at the snapshot.
         recover_within: Seconds that recovery may take: a snapshot is saved when the journal has become too long for it.
         check_replicas_every: Between comparisons of the ranks' weights, bit by bit; None compares never.
         noise_scale_every: Between measurements of the gradient noise scale; None where only the plan may need it.
@@ -56,6 +59,7 @@ class Settings:
     save_every: Duration | None = None
     journal: Literal["update", "interval"] | None = None
     journal_interval: float = 5.0
+    recovery: Literal["exact", "fast"] = "exact"
     recover_within: float | None = None
     check_replicas_every: Duration | None = None
     noise_scale_every: Duration | None = None

@@ -25,17 +25,18 @@ from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.communication import Communication
 from gradwire.trainer.data import Feed, SampleStream, UpdateBatch, training_set, validation_set
 from gradwire.trainer.data.feed import few_shapes, fewest_passes
-from gradwire.trainer.decisions import ALL_REDUCE, CODEC, NOISE_SCALE, Decision, DecisionLog
+from gradwire.trainer.decisions import ALL_REDUCE, CODEC, NOISE_SCALE, RECOVERED, Decision, DecisionLog
 from gradwire.trainer.ema import MovingAverage
 from gradwire.trainer.errors import OverlapError
 from gradwire.trainer.evaluation import EvaluationInterrupted, Evaluator, TextSamples
-from gradwire.trainer.journaling import Journaling, replay
+from gradwire.trainer.journaling import Journaling
 from gradwire.trainer.loggers.base import Logger, RunInfo
 from gradwire.trainer.losses import Loss, loss_for
 from gradwire.trainer.measuring import EVERY, Measuring
 from gradwire.trainer.micro_batch import largest_micro_batch
 from gradwire.trainer.precision import Precision
 from gradwire.trainer.rehearsal import Rehearsal
+from gradwire.trainer.replaying import replay
 from gradwire.trainer.settings import Result, Run, Settings, Status
 from gradwire.trainer.state import capture, put_back, put_back_model
 from gradwire.trainer.strategies import Single, Strategy
@@ -199,16 +200,27 @@ class Trainer:
         """Journal from here on: what was restored is its base, or else a snapshot of the present state."""
         if self.journal is None or self._checkpointer is None:
             return
-        reason = self.strategy.record()
+        reason = self._why_not_journalled()
         if reason is not None:
             log.warning("updates are not journalled: %s. Snapshots alone bring the run back, in the same bits", reason)
             self.journal = None
             return
         base, self._base = self._base, None
-        if base is None:
-            base = self._checkpointer.save(self.state(), self.clock.to_dict(), {}, reason="interval")
-            self._durable_update = self._saved_update = self.clock.updates
-        self.journal.begin(base, self.clock.updates)
+        self.journal.begin(self._save_base() if base is None else base, self.clock.updates)
+
+    def _why_not_journalled(self) -> str | None:
+        if self.settings.recovery == "exact" and self.strategy.carries():
+            return "codecs carry over what they lost, which no gradient tells (checkpoint.recovery=fast does without)"
+        return self.strategy.record()
+
+    def _save_base(self) -> Commit:
+        """A snapshot for the journal to go on from."""
+        assert self._checkpointer is not None
+        base = self._checkpointer.save(self.state(), self._position_in_commits(), {}, reason="interval")
+        self._durable_update = self._saved_update = self.clock.updates
+        for callback in self.callbacks.values():
+            callback.on_save(self)
+        return base
 
     def _train(self) -> Status:
         try:
@@ -426,7 +438,7 @@ class Trainer:
         self.strategy.synchronize_buffers(self.model)
         metrics = {key: value for key, value in self._record.items() if isinstance(value, int | float)}
         current = metrics if metrics.get("update") == self.clock.updates else {}
-        arguments = (self.state(), self.clock.to_dict(), current)
+        arguments = (self.state(), self._position_in_commits(), current)
         if reason == "interval":
             self._saving = self._checkpointer.start(*arguments, reason=reason)
             self._note_saved()
@@ -443,6 +455,11 @@ class Trainer:
             self.journal = None
         for callback in self.callbacks.values():
             callback.on_save(self)
+
+    def _position_in_commits(self) -> dict[str, int]:
+        """What a commit says of where the run is: also where it went on with other bits than it had."""
+        recovered = self.decisions.latest(RECOVERED)
+        return self.clock.to_dict() | ({} if recovered is None else {RECOVERED: recovered.update})
 
     def _is_saved(self, reason: Literal["interval", "end", "preempted"]) -> bool:
         """Whether this update's snapshot was begun; before a run ends, whether it became durable."""
@@ -489,14 +506,24 @@ class Trainer:
     def replay(self, base: Commit, last: int | None = None) -> int:
         """Do again what was journalled after the snapshot just restored, up to an update; the update reached.
 
+        Where an update was asked for, or where what ranks carry over is not what they had by then, the journal begins
+        with a snapshot: what follows is a branch of its own.
+
         Raises:
             ReplayError: it does not lead to the same state as before; restore the snapshot again.
         """
         assert self._checkpointer is not None, "a trainer without a store has no journal"
-        self._base = base
-        reached = replay(self, self._checkpointer, base, last)
-        self._restored_update = reached
-        return reached
+        replayed = replay(self, self._checkpointer, base, last)
+        self._base = base if last is None and not replayed.fast else None
+        self._restored_update = replayed.update
+        if replayed.fast:
+            self._note_fast_recovery(base)
+        return replayed.update
+
+    def _note_fast_recovery(self, base: Commit) -> None:
+        reason = f"codecs go on with what they had lost by update {base.update}: not the bits of the undisturbed run"
+        self.decisions.record(Decision(self.clock.updates, self.clock.samples, RECOVERED, base.update, reason))
+        log.warning("fast recovery at update %d: %s", self.clock.updates, reason)
 
     def restore_model(self, state: State) -> None:
         """Take a saved model, its moving average and the clock, to evaluate them; the data may be other data.

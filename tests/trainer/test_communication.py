@@ -19,13 +19,14 @@ from gradwire.comm.codecs import Codec, Int4, TopK
 from gradwire.comm.telemetry import Traffic
 from gradwire.schedulers import Clock, Duration, Plan
 from gradwire.trainer import Settings, Trainer
-from gradwire.trainer.assemble import build_strategy, read
+from gradwire.trainer.assemble import build_strategy
 from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.communication import EVERY, Communication
 from gradwire.trainer.config import compose, validate
 from gradwire.trainer.config.contradictions import Machine, contradictions
 from gradwire.trainer.data import Feed, SampleStream, UpdateBatch
 from gradwire.trainer.precision import Precision
+from gradwire.trainer.recovery import read
 from gradwire.trainer.strategies import Cost, DataParallel, Single, Strategy
 from gradwire.trainer.update import Updater
 

@@ -16,6 +16,7 @@ from benchmarks.exact_resume import (
     final_state,
     finish,
     interrupt,
+    lines,
     losses,
     resume,
     train,
@@ -56,6 +57,14 @@ def replayed(output: str) -> int:
     return int(last)
 
 
+def run_resume(*arguments: str, expected: int = 0) -> str:
+    """`gradwire resume`, on the screen."""
+    command = [*GRADWIRE, "resume", *arguments]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == expected, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
 def check_same(left: Path, right: Path) -> None:
     assert differences(final_state(left), final_state(right)) == []
     assert losses(left) == losses(right)
@@ -75,14 +84,30 @@ def test_a_killed_run_of_two_ranks_repeats_only_the_update_under_way(tmp_path: P
 def test_a_finished_run_can_go_back_to_any_update(undisturbed: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     subprocess.run(["cp", "-r", str(undisturbed), str(run)], check=True)
-    command = [*GRADWIRE, "resume", f"{run}@11"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert replayed(done.stdout + done.stderr) == 11
+    output = run_resume(f"{run}@11", "--prove", "12")
+    assert "nothing is proven: no digest was journalled and no snapshot saved in updates 1 to 11" in output
+    assert replayed(output) == 11
     check_same(undisturbed, run)
-    missing = subprocess.run([*GRADWIRE, "resume", f"{run}@99"], env=environment(), capture_output=True, text=True)
-    assert missing.returncode == 3
-    assert "can restore 0 to 24" in missing.stdout + missing.stderr
+    assert "can restore 0, 11 to 24" in run_resume(f"{run}@99", expected=3)
+
+
+@pytest.mark.slow
+def test_a_run_that_went_back_and_was_killed_goes_on_from_there(undisturbed: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    subprocess.run(["cp", "-r", str(undisturbed), str(run)], check=True)
+    process = subprocess.Popen(
+        [*GRADWIRE, "resume", f"{run}@3"],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    while len(lines(run)) > 6:
+        assert process.poll() is None
+    interrupt(process, run, 6, "SIGKILL")
+    output = run_resume(str(run), "--prove")
+    assert int(re.findall(r"continuing from update (\d+)", output)[-1]) >= 5
+    check_same(undisturbed, run)
 
 
 @pytest.mark.slow
@@ -93,6 +118,8 @@ def test_a_journal_that_leads_elsewhere_is_said_and_the_snapshot_taken(undisturb
     place = Place.of(str(entry.relative_to(run / "checkpoints")))
     wrong = dataclasses.replace(parse_journal_entry(entry.read_bytes(), place, "entry"), digest="0" * 32)
     entry.write_bytes(entry_bytes(wrong))
+    refused = run_resume(str(run), "--prove", expected=3)
+    assert f"after update {DIGEST_EVERY} the replayed state is another" in refused and "Nothing was changed" in refused
     output = resume(run)
     assert f"after update {DIGEST_EVERY} the replayed state is another" in output
     assert "the run goes on from the snapshot of update 0" in output

@@ -16,13 +16,14 @@ from gradwire.comm import AllReduce, Overlap
 from gradwire.schedulers import Clock, Duration, Plan
 from gradwire.schedulers.batch import LinearWarmup
 from gradwire.trainer import Settings, Trainer
-from gradwire.trainer.assemble import build_strategy, read
+from gradwire.trainer.assemble import build_strategy
 from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.config import ConfigError, compose, validate
 from gradwire.trainer.config.contradictions import Machine, contradictions
 from gradwire.trainer.data import Feed
 from gradwire.trainer.errors import NonFiniteError, OverlapError
 from gradwire.trainer.optimizers import set_step
+from gradwire.trainer.recovery import read
 from gradwire.trainer.strategies import DataParallel
 
 CPU = torch.device("cpu")

@@ -175,6 +175,9 @@ class CheckpointSection:
             one is durable before the next is applied; with interval those of the last journal_interval may be lost;
             null keeps none.
         journal_interval: Wall-clock time between two writes with journal=interval.
+        recovery: What a killed run goes on from whose codecs carry over what they lost. exact takes the newest
+            snapshot, and no journal is kept; fast takes the last journalled update, with what was lost by that
+            snapshot, so that its bits are not those of the undisturbed run. Without such codecs both do the same.
         keep_journal: Newest snapshots whose journal is kept, to go back to any update since.
         recover_within: Wall-clock time that recovery may take; a snapshot is saved whenever the journal has become so
             long that it would take longer. Null leaves that to every.
@@ -190,6 +193,7 @@ class CheckpointSection:
     failures: Annotated[int, Range(ge=1)] = 3
     journal: Literal["update", "interval"] | None = None
     journal_interval: Annotated[Duration, Measured("wall-clock")] = "5 seconds"  # type: ignore[assignment]
+    recovery: Literal["exact", "fast"] = "exact"
     keep_journal: Annotated[int, Range(ge=1)] = 2
     recover_within: Annotated[Duration, Measured("wall-clock")] | None = None
 

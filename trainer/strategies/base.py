@@ -89,6 +89,10 @@ class Strategy(Protocol):
         """Wait until no gradient is under way. A collective."""
         ...
 
+    def carries(self) -> bool:
+        """Whether ranks carry over, from update to update, what depends on their own gradients (what codecs lost)."""
+        ...
+
     def record(self) -> str | None:
         """Keep, from the next reduction on, what it follows from; why that cannot be, for people."""
         ...
@@ -127,6 +131,10 @@ class Strategy(Protocol):
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank carries over from update to update beside the model."""
+        ...
+
+    def position(self) -> dict[str, Any]:
+        """What `state_dict()` holds beside what `carries` means."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:

@@ -96,9 +96,10 @@ class DataParallel:
     def drain(self) -> None:
         self.reducer.drain()
 
+    def carries(self) -> bool:
+        return any(name in _CARRIED for name in self.reducer.state_dict())
+
     def record(self) -> str | None:
-        if any(name in _CARRIED for name in self.reducer.state_dict()):
-            return "codecs carry over what they lost, which no gradient tells"
         try:
             self.reducer.record(True)
         except CommError as error:
@@ -133,6 +134,9 @@ class DataParallel:
 
     def state_dict(self) -> dict[str, Any]:
         return self.reducer.state_dict()
+
+    def position(self) -> dict[str, Any]:
+        return self.reducer.position()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
         try:

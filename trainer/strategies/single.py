@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradwire.comm import CommError
 from gradwire.comm.choices import Choice
 from gradwire.trainer.strategies.base import Cost, Reduced
 
@@ -56,6 +57,9 @@ class Single:
     def drain(self) -> None:
         """Nothing is sent."""
 
+    def carries(self) -> bool:
+        return False
+
     def record(self) -> str | None:
         return "strategy=single reduces nothing; strategy=ddp does, on one process too"
 
@@ -66,7 +70,7 @@ class Single:
         """Nothing was kept."""
 
     def put_back(self, reduced: Sequence[Reduced]) -> None:
-        raise AssertionError("record() said that there is nothing to put back")
+        raise CommError("strategy=single reduces nothing, so that no reduced gradient can be put back")
 
     def cost(self) -> Cost:
         return Cost()
@@ -81,6 +85,9 @@ class Single:
         return ()
 
     def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def position(self) -> dict[str, Any]:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
