@@ -8,6 +8,7 @@ ranks end with it), or everything. Where `launch.restarts` allows it the control
 `gradwire resume` does. In the end every tensor and number of the last snapshot and every logged loss must be those of
 an undisturbed run of the same kind, to the last bit. How many updates were done again is counted in the lines of
 metrics.jsonl that the run took back. A run that failed is named by kind, store and seed, and `--only` runs it again.
+Where the JSON file is there already, the campaign goes on after the runs in it.
 `--table` prints the table of JSON files, and with `--json` puts them together.
 """
 
@@ -137,6 +138,10 @@ def summary(lives: Sequence[Life]) -> str:
     )
 
 
+def read(file: Path) -> list[Life]:
+    return [Life.from_json(record) for record in json.loads(file.read_text())]
+
+
 def write(file: Path, lives: Sequence[Life]) -> None:
     file.write_text(json.dumps([life.to_json() for life in lives], indent=1) + "\n")
 
@@ -152,7 +157,7 @@ def main() -> None:
     parser.add_argument("--table", type=Path, nargs="+", help="print the table of JSON files, and run nothing")
     arguments = parser.parse_args()
     if arguments.table:
-        lives = [Life.from_json(record) for file in arguments.table for record in json.loads(file.read_text())]
+        lives = [life for file in arguments.table for life in read(file)]
         print(f"{table(lives)}\n\n{summary(lives)}")
         if arguments.json:
             write(arguments.json, lives)
@@ -162,7 +167,8 @@ def main() -> None:
 
 def campaign(arguments: argparse.Namespace) -> int:
     """Run until there were as many kills as asked for; whether any run failed."""
-    lives: list[Life] = []
+    lives = read(arguments.json) if arguments.json and arguments.json.exists() else []
+    done = {life.seed for life in lives}
     kinds = {kind.name: kind for kind in KINDS}
     with ExitStack() as stack:
         stores = arguments.stores.split(",")
@@ -172,6 +178,8 @@ def campaign(arguments: argparse.Namespace) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         runs = Campaign(folder)
         for kind, store, seed in schedule(stores, arguments.seed, arguments.only):
+            if seed in done:
+                continue
             life = runs.run(kind, store, seed)
             lives.append(life)
             wrong = faults(life, kind)
