@@ -42,14 +42,7 @@ def prove(trainer: Trainer, checkpointer: Checkpointer, ref: str | None, most: i
         if proven:
             _tell(base, last, proven)
             return
-    base, last = stretches[0]
-    log.warning(
-        "nothing is proven: no digest was journalled and no snapshot saved in updates %d to %d. More updates to replay "
-        "(--prove %d) may reach one",
-        base + 1,
-        last,
-        2 * most,
-    )
+    _tell_nothing(*stretches[0], most)
 
 
 def _attempt(
@@ -97,6 +90,15 @@ def _tell(base: int, last: int, proven: Sequence[int]) -> None:
     )
     if last > proven[-1]:
         log.info("not proven: updates %d to %d, which no digest follows yet", proven[-1] + 1, last)
+
+
+def _tell_nothing(base: int, last: int, most: int) -> None:
+    log.warning(
+        "nothing is proven: no digest was journalled and no snapshot saved in updates %d to %d%s",
+        base + 1,
+        last,
+        f"; --prove {2 * most} may reach one" if last - base == most else "",
+    )
 
 
 _NOTHING = (

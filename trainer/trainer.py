@@ -104,6 +104,7 @@ class Trainer:
         self._base: Commit | None = None  # what was restored, where the journal may go on from
         self._saving: Saving | None = None
         self._durable_update = -1
+        self._save_took = 0.0  # seconds of the last snapshot
         self._dues = 0
         self.journal = self._build_journal()
         self.updater = self._build_updater(stop_requested)
@@ -187,6 +188,8 @@ class Trainer:
             self._start_loggers()
             for callback in self.callbacks.values():
                 callback.on_start(self)
+            if self._checkpointer is not None:
+                self._checkpointer.take_over(self.state())
             self._begin_journal()
             return self._finish(self._train())
         except BaseException:
@@ -356,13 +359,12 @@ class Trainer:
         """Where a snapshot has become durable, the journal goes on from it."""
         if self._saving is not None and self._saving.done:
             saving, self._saving = self._saving, None
-            if saving.failure is None:
-                self._note_durable(saving.wait(), saving)
-
-    def _note_durable(self, commit: Commit, saving: Saving) -> None:
-        self._durable_update = commit.update
-        if self.journal is not None:
-            self.journal.rebase(commit, saving.seconds or 0.0)
+            self._save_took = self._save_took if saving.failure else saving.seconds or 0.0
+        durable = self._checkpointer.durable if self._checkpointer is not None and self._saving is None else None
+        if durable is not None and durable.update > self._durable_update:
+            self._durable_update = durable.update
+            if self.journal is not None:
+                self.journal.rebase(durable, self._save_took)
 
     def _log_due(self) -> bool:
         return self.clock.updates % self.settings.log_every == 0
@@ -467,13 +469,14 @@ class Trainer:
             return False
         if reason == "interval" or self._saving is None:
             return True
-        saving, self._saving = self._saving, None
         try:
-            self._note_durable(saving.wait(), saving)
+            self._saving.wait()
         except WriterFenced:
             raise
         except CheckpointWriteError:
             return False
+        finally:
+            self._note_saved()
         return True
 
     def _is_put_off(self, standing: Standing) -> bool:
@@ -513,8 +516,10 @@ class Trainer:
             ReplayError: it does not lead to the same state as before; restore the snapshot again.
         """
         assert self._checkpointer is not None, "a trainer without a store has no journal"
+        self._base = base
         replayed = replay(self, self._checkpointer, base, last)
-        self._base = base if last is None and not replayed.fast else None
+        if last is not None or replayed.fast:
+            self._base = None
         self._restored_update = replayed.update
         if replayed.fast:
             self._note_fast_recovery(base)

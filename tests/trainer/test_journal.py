@@ -3,6 +3,8 @@
 import dataclasses
 import re
 import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,9 +59,12 @@ def replayed(output: str) -> int:
     return int(last)
 
 
-def run_resume(*arguments: str, expected: int = 0) -> str:
+TORCHRUN = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "1", "--no-python"]
+
+
+def run_resume(*arguments: str, expected: int = 0, launcher: Sequence[str] = ()) -> str:
     """`gradwire resume`, on the screen."""
-    command = [*GRADWIRE, "resume", *arguments]
+    command = [*launcher, *GRADWIRE, "resume", *arguments]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == expected, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -105,7 +110,8 @@ def test_a_run_that_went_back_and_was_killed_goes_on_from_there(undisturbed: Pat
     while len(lines(run)) > 6:
         assert process.poll() is None
     interrupt(process, run, 6, "SIGKILL")
-    output = run_resume(str(run), "--prove")
+    output = run_resume(str(run), "--prove", launcher=TORCHRUN)
+    assert "proven: updates " in output or "nothing is proven" in output
     assert int(re.findall(r"continuing from update (\d+)", output)[-1]) >= 5
     check_same(undisturbed, run)
 
