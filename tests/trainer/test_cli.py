@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from gradwire.trainer import cli
@@ -119,12 +120,13 @@ def test_resume_and_evaluate_name_the_checkpoint(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     invoke("train")
     directory = create(job[0].config, [])
-    invoke("resume", directory.name)
+    invoke("resume", directory.name, "--prove")
     invoke("evaluate", f"{directory.name}@40", "launch.processes=1")
     assert [(made.mode, made.restore, made.run_dir) for made in job[1:]] == [
         ("train", "latest", directory),
         ("evaluate", "40", directory),
     ]
+    assert [made.arguments for made in job[1:]] == [{"prove": 20}, {}]
     assert job[2].config["launch"]["processes"] == 1
 
 
@@ -134,3 +136,22 @@ def test_a_stored_configuration_does_not_allow_itself_targets(job, tmp_path, mon
     directory = create({**job[0].config, "allow_targets": ["os."]}, [])
     assert invoke("resume", directory.name).exit_code == 75
     assert job[1].allow == ()
+
+
+@pytest.mark.parametrize(
+    ("typed", "updates", "overrides"),
+    [
+        (["runs/a", "--prove"], 20, None),
+        (["runs/a", "--prove", "300", "clip=1"], 300, ["clip=1"]),
+        (["runs/a", "--prove", "clip=1"], 20, ["clip=1"]),
+        (["--prove=7", "runs/a"], 7, None),
+        (["--prove", "runs/a"], 20, None),
+        (["runs/a"], None, None),
+    ],
+)
+def test_the_number_of_updates_to_prove_may_be_left_out(
+    typed: list[str], updates: int | None, overrides: list[str] | None
+) -> None:
+    command = typer.main.get_command(cli.app).commands["resume"]
+    values = command.make_context("resume", typed).params
+    assert (values["run"], values["prove"], values["overrides"] or None) == ("runs/a", updates, overrides)
