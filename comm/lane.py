@@ -128,6 +128,8 @@ class Lane:
         """After a broken exchange nobody knows what the peers have: everything in the lane fails."""
         self._error = self._error or error
         self._free.put(segment.scratch)
+        for stage in self.stages:
+            stage.line.withdraw()  # before the tensor is given back, and changed
         segment.job.fail(error)
         self._hang_up(error)
 

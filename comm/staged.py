@@ -17,6 +17,7 @@ from gradwire.comm.group import give_up, named
 from gradwire.comm.lane import Lane
 from gradwire.comm.layout import Portion, Range, Step, portions, segments
 from gradwire.comm.low_rank_stage import LowRankStage
+from gradwire.comm.neighbors import find
 from gradwire.comm.pieces import cut
 from gradwire.comm.power_sgd import PowerSGD
 from gradwire.comm.program import granule
@@ -261,7 +262,10 @@ def join_lines(
                 place = list(members).index(mine)
                 on_streams = device.type == "cuda"
                 farewell = None if on_streams else Farewell(created, place, size)
-                lines[axis] = Line(axis, tuple(members), place, created, timeout, on_streams, farewell)
+                neighbors = None if on_streams else find(created, axis)
+                lines[axis] = Line(
+                    axis, tuple(members), place, created, timeout, on_streams, farewell, neighbors=neighbors
+                )
     if not lines:
         raise CommError(f"{topology} has a single rank: there is nothing to reduce")
     return lines

@@ -2,17 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from gradwire.comm.errors import CollectiveError
 from gradwire.comm.farewell import Farewell
+from gradwire.comm.neighbors import Neighbors
 
 _TAGS = 1 << 20  # numbers of messages; they come round only after everything older has arrived
 _LENGTHS = 1021  # lengths told apart by their tags: gloo ends the process where a message does not fit its room
+_WORTH_READING = 1 << 15  # bytes; neighbors read messages from so many on
 
 Message = tuple[int, Tensor]  # position of the peer on the line, and what is sent to or received from it
 
@@ -29,6 +32,8 @@ class Line:
         timeout: How long a peer may keep this rank waiting.
         on_streams: Whether it is the current CUDA stream that waits, and not the host.
         farewell: How a rank that gives up says why; None on NCCL.
+        addresses: See `group`.
+        neighbors: For reading long messages from the sender's memory, where all ranks are on one host.
     """
 
     axis: str
@@ -39,13 +44,20 @@ class Line:
     on_streams: bool = False
     farewell: Farewell | None = None
     addresses: tuple[int, ...] | None = None
+    neighbors: Neighbors | None = None
 
     @property
     def size(self) -> int:
         return len(self.ranks)
 
+    def withdraw(self) -> None:
+        """Let nobody take for a message what is in this rank's memory from now on."""
+        if self.neighbors is not None:
+            self.neighbors.withdraw()
+
     def hang_up(self, error: BaseException) -> None:
         """Tell the peers what went wrong and close the connections: whatever waits along the axis fails at once."""
+        self.withdraw()
         if self.farewell is not None:
             rank = self.ranks[self.position]
             origin = error.origin if isinstance(error, CollectiveError) else ""
@@ -71,11 +83,39 @@ class Line:
             return exchange
         for peer, buffer in receives:
             with exchange.named(peer):
-                exchange.receives.append((peer, self.group.recv([buffer], self._address(peer), _tag(tag, buffer))))
+                self._receive(exchange, peer, buffer, tag)
         for peer, message in sends:
             with exchange.named(peer):
-                exchange.sends.append((peer, self.group.send([message], self._address(peer), _tag(tag, message))))
+                self._send(exchange, peer, message, tag)
         return exchange
+
+    def _receive(self, exchange: "Exchange", peer: int, buffer: Tensor, tag: int) -> None:
+        room = buffer
+        if self._reads(buffer):
+            room = torch.empty(2, dtype=torch.int64)
+            exchange.offers[len(exchange.receives)] = Offer(room, buffer, tag)
+        exchange.receives.append((peer, self.group.recv([room], self._address(peer), _tag(tag, buffer))))
+
+    def _send(self, exchange: "Exchange", peer: int, message: Tensor, tag: int) -> None:
+        sent = message
+        if self._reads(message):  # an offer, and the receipt for it
+            sent = torch.tensor([message.data_ptr(), message.nbytes])
+            receipt = self.group.recv([torch.empty(1, dtype=torch.uint8)], self._address(peer), _receipt_tag(tag))
+            exchange.sends.append((peer, receipt))
+        exchange.sends.append((peer, self.group.send([sent], self._address(peer), _tag(tag, message))))
+
+    def _reads(self, message: Tensor) -> bool:
+        return self.neighbors is not None and message.nbytes >= _WORTH_READING
+
+    def take(self, exchange: "Exchange", peer: int, offer: "Offer") -> None:
+        """Read what `peer` offers, and tell it so."""
+        address, nbytes = offer.told.tolist()
+        if nbytes != offer.room.nbytes:
+            raise RuntimeError(f"it sends {nbytes} bytes where {offer.room.nbytes} are expected")
+        assert self.neighbors is not None
+        self.neighbors.read(peer, address, offer.room)
+        receipt = torch.ones(1, dtype=torch.uint8)
+        exchange.sends.append((peer, self.group.send([receipt], self._address(peer), _receipt_tag(offer.tag))))
 
     def _address(self, position: int) -> int:
         return position if self.addresses is None else self.addresses[position]
@@ -93,13 +133,29 @@ class Line:
 
 
 @dataclass(frozen=True, eq=False)
+class Offer:
+    """A message that is read from the sender's memory.
+
+    Attributes:
+        told: Where it lies there, and how long it is, once the peer has said so.
+        room: Where it goes.
+        tag: Of the message.
+    """
+
+    told: Tensor
+    room: Tensor
+    tag: int
+
+
+@dataclass(frozen=True, eq=False)
 class Exchange:
-    """Messages under way."""
+    """Messages under way; `offers` are by their places among the receives."""
 
     line: Line
     what: str
     receives: list[tuple[int, dist.Work]]
     sends: list[tuple[int, dist.Work]]
+    offers: dict[int, Offer] = field(default_factory=dict)
 
     def arrivals(self) -> Iterator[int]:
         """Wait for the receives one after the other; gives the place of each in the list as it is there.
@@ -109,6 +165,9 @@ class Exchange:
         """
         for place, (peer, work) in enumerate(self.receives):
             self._wait(peer, work)
+            if place in self.offers:
+                with self.named(peer):
+                    self.line.take(self, peer, self.offers[place])
             yield place
 
     def sent(self) -> None:
@@ -155,3 +214,7 @@ class Exchange:
 
 def _tag(number: int, message: Tensor) -> int:
     return number % _TAGS + _TAGS * (message.nbytes % _LENGTHS)
+
+
+def _receipt_tag(number: int) -> int:
+    return number % _TAGS + _TAGS * _LENGTHS
