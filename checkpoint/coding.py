@@ -4,6 +4,8 @@ Sign and exponent of floating-point numbers repeat themselves where their fracti
 former shrink (dense float32 weights to about 0.84 of their bytes, all in all) and the latter cost nothing but the try.
 """
 
+from typing import Any
+
 import numpy as np
 import zstandard
 
@@ -45,20 +47,38 @@ def decode(data: memoryview | bytes, item_size: int, length: int, where: str = "
     Raises:
         DamagedCheckpoint: the data are no zstd frame of that length.
     """
+    plain = _decompressed(data, item_size, length, where)
+    if item_size == 1:
+        return memoryview(plain)
+    elements = np.empty(length, np.uint8)
+    _put_together(plain, item_size, elements)
+    return elements.data
+
+
+def decode_into(target: memoryview, data: memoryview | bytes, item_size: int, where: str = "a chunk") -> None:
+    """Put what `encode` was given where it belongs; arguments and errors as in `decode`.
+
+    Args:
+        target: As many bytes as come out.
+    """
+    _put_together(_decompressed(data, item_size, len(target), where), item_size, np.frombuffer(target, np.uint8))
+
+
+def _decompressed(data: memoryview | bytes, item_size: int, length: int, where: str) -> bytes:
+    """[length] byte planes, one after the other."""
     try:
         stated = zstandard.frame_content_size(data)
         if stated != length or length % item_size:
             raise DamagedCheckpoint(f"{where} is compressed from {stated} bytes, expected {length}")
-        plain = zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
+        return zstandard.ZstdDecompressor().decompress(data, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise DamagedCheckpoint(f"{where} cannot be decompressed: {error}") from error
-    planes = np.frombuffer(plain, np.uint8).reshape(item_size, -1)
-    if item_size == 1:
-        return memoryview(plain)
-    elements = np.empty((length // item_size, item_size), np.uint8)
-    for index, plane in enumerate(planes):  # one by one: numpy transposes this way five times as slowly
-        elements[:, index] = plane
-    return elements.reshape(-1).data
+
+
+def _put_together(plain: bytes, item_size: int, target: "np.ndarray[Any, np.dtype[np.uint8]]") -> None:
+    elements = target.reshape(-1, item_size)
+    for index, plane in enumerate(np.frombuffer(plain, np.uint8).reshape(item_size, -1)):
+        elements[:, index] = plane  # one by one: numpy takes five times as long to transpose
 
 
 class Coder:

@@ -8,6 +8,7 @@ import psutil
 import torch
 from torch import Tensor
 
+from gradwire.checkpoint.allocation import allocated
 from gradwire.checkpoint.errors import StateTooLarge, UnsupportedState
 from gradwire.checkpoint.layout import Layout
 from gradwire.checkpoint.state import State
@@ -159,7 +160,7 @@ class _Memory:
                 f"the staged copy of the state takes {size} bytes and {free} bytes of memory are free; with stage "
                 "'none' nothing is copied, and training waits until the snapshot is written"
             )
-        block = torch.empty(size, dtype=torch.uint8)
+        block = allocated(size)
         if self._pinned and size:  # registered: torch's allocator of pinned memory rounds up to a power of two
             cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             torch.cuda.check_error(int(cudart.cudaHostRegister(block.data_ptr(), size, 0)))
