@@ -10,12 +10,18 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as torch_dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-from gradwire.checkpoint import Checkpointer, DamagedCheckpoint, StoreFull, UnsupportedState
+from gradwire.checkpoint import Checkpointer, DamagedCheckpoint, State, StoreFull, UnsupportedState
 from gradwire.checkpoint.dcp import Reader, Writer
 from gradwire.checkpoint.snapshot import read_part
 from gradwire.checkpoint.store import Store
@@ -23,6 +29,7 @@ from tests.checkpoint.states import same
 from tests.ranks import run_ranks
 
 REFERENCE = "reference.pt"
+SIZES = (8, 3, 2, 1)
 
 
 def a_model(seed: int) -> nn.Sequential:
@@ -62,6 +69,21 @@ def placed(seed: int, mesh: DeviceMesh) -> dict[str, Tensor]:
 def state_of(model: nn.Module, optimizer: torch.optim.Optimizer, placed: dict[str, Tensor], seed: int) -> Any:
     weights, moments = get_state_dict(model, optimizer)
     return {"model": weights, "optimizer": moments, "placed": placed, "run": {"seed": seed, "rate": 0.1 * seed}}
+
+
+class AppState(Stateful):
+    """As in torch's tutorial: what is to be saved fetches and puts back the state of a model and its optimizer."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.model = model
+        self.optimizer = optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        weights, moments = get_state_dict(self.model, self.optimizer)
+        return {"model": weights, "optim": moments}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"])
 
 
 def whole(tree: Any) -> Any:
@@ -120,14 +142,28 @@ def _save(rank: int, folder: str) -> None:
     torch_dcp.load(target, storage_reader=Reader(folder))
     assert same(whole(target), whole(other))
 
+    _save_more(rank, mesh, folder)
+
+
+def _save_more(rank: int, mesh: DeviceMesh, folder: str) -> None:
+    """torch's own example, and a plain snapshot: what ranks share, and what is each one's own."""
+    app = AppState(*trained(4, mesh))
+    reference = whole(app.state_dict())
+    torch_dcp.save({"app": app}, checkpoint_id="1", storage_writer=Writer(f"{folder}/example"))
+    if rank == 0:
+        torch.save(reference, Path(folder, "example.pt"))
+    shared = {"model": a_model(4).state_dict(), "moments": [torch.arange(7.0), torch.arange(50).view(5, 10)]}
+    with Checkpointer(f"{folder}/plain", group=dist.group.WORLD) as checkpointer:
+        checkpointer.save(State(shared, {"residual": torch.full((3,), float(rank))}), {"updates": 1})
+
 
 def _load(rank: int, folder: str) -> None:
-    for size in (3, 2, 1):
+    for size in SIZES:
         mesh = DeviceMesh("cpu", list(range(size)))
         if rank < size:
             _load_on(mesh, folder)
     dist.barrier()
-    mesh = init_device_mesh("cpu", (3,))
+    mesh = init_device_mesh("cpu", (SIZES[0],))
     commit = Checkpointer(folder).at(1)
     damage(Path(folder, read_part(Store.open(folder), commit.parts[1]).packs[0].name))
     target = state_of(*sharded(3, mesh), placed(3, mesh), 3)
@@ -156,11 +192,29 @@ def _load_on(mesh: DeviceMesh, folder: str) -> None:
     assert same(
         whole({"model": weights, "optimizer": moments}), {key: reference[key] for key in ("model", "optimizer")}
     )
+    _load_example(mesh, folder)
+    _load_plain(mesh, folder)
+
+
+def _load_example(mesh: DeviceMesh, folder: str) -> None:
+    app = AppState(*sharded(5, mesh))
+    torch_dcp.load({"app": app}, storage_reader=Reader(f"{folder}/example"), process_group=mesh.get_group())
+    assert same(whole(app.state_dict()), torch.load(Path(folder, "example.pt"))), mesh.size()
+
+
+def _load_plain(mesh: DeviceMesh, folder: str) -> None:
+    """On any number of ranks, and into a model that FSDP2 has sharded over them."""
+    shared, locals_, _ = Checkpointer(f"{folder}/plain", group=mesh.get_group()).restore_resized()
+    assert same(shared["moments"], [torch.arange(7.0), torch.arange(50).view(5, 10)])
+    assert [own["residual"].tolist() for own in locals_] == [[float(rank)] * 3 for rank in range(4)]
+    model, _ = sharded(5, mesh)
+    set_model_state_dict(model, shared["model"], options=StateDictOptions(full_state_dict=True))
+    assert same(whole(dict(model.named_parameters())), whole(dict(a_model(4).named_parameters()))), mesh.size()
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:torch.distributed is")
-def test_a_state_sharded_over_four_ranks_loads_at_three_two_one_and_unsharded(tmp_path: Path) -> None:
+def test_a_state_sharded_over_four_ranks_loads_at_eight_three_two_one_and_unsharded(tmp_path: Path) -> None:
     run_ranks(4, _save, str(tmp_path))
     reference = torch.load(tmp_path / REFERENCE)
     model = a_model(9)
@@ -170,4 +224,4 @@ def test_a_state_sharded_over_four_ranks_loads_at_three_two_one_and_unsharded(tm
     torch_dcp.load(target, storage_reader=Reader(tmp_path, 1))
     assert same(whole(target), reference)
     assert [commit.update for commit in Checkpointer(tmp_path).commits()] == [1, 5, 6, 7]
-    run_ranks(3, _load, str(tmp_path))
+    run_ranks(SIZES[0], _load, str(tmp_path))
