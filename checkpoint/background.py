@@ -83,28 +83,34 @@ class Background:
         ranks: Who saves; the thread talks to them over a group of its own.
         stage: `copy` copies the state first; with `none`, training waits until the snapshot is durable.
         policy: What becomes of a run whose snapshots fail.
+        answer: Called at each start, when nothing is under way: answers for what has become of earlier snapshots since.
 
     Raises:
         ValueError: no such stage.
     """
 
-    def __init__(self, saver: Saver, ranks: Ranks, stage: Stage, policy: Policy) -> None:
+    def __init__(
+        self, saver: Saver, ranks: Ranks, stage: Stage, policy: Policy, answer: Callable[[], None] = lambda: None
+    ) -> None:
         if stage not in ("copy", "none"):
             raise ValueError(f"stage must be 'copy' or 'none', found {stage!r}")
         self._saver = saver
         self._ranks = ranks
         self._stage = stage
         self._policy = policy
+        self._answer = answer
         self._staging = Staging()
         self._apart: Ranks | None = None
         self._thread: threading.Thread | None = None
         self._saving: Saving | None = None
         self.standing = Standing()
+        self.newest: Commit | None = None
 
     def start(self, state: State, request: Request) -> Saving:
         """Begin a snapshot; as Checkpointer.start says."""
         saving = Saving()
         self.settle()
+        self._answer()
         self._saving = saving
         if self._stage == "none":
             self._write(saving, lambda: state, request, self._ranks)
@@ -201,6 +207,7 @@ class Background:
             if not isinstance(error, Exception):
                 raise
         else:
+            self.newest = commit
             saving.end(commit)
             self._saver.prune(ranks, commit)
 

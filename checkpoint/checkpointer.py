@@ -2,27 +2,26 @@
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch.distributed as dist
 
 from gradwire.checkpoint.background import Background, Saving, Stage
-from gradwire.checkpoint.commit import Commit, Reason
+from gradwire.checkpoint.branches import Found
+from gradwire.checkpoint.commit import Commit, Reason, parse_commit
 from gradwire.checkpoint.commits import CommitLog
-from gradwire.checkpoint.epochs import CommitWriter
-from gradwire.checkpoint.errors import NoCheckpoint
-from gradwire.checkpoint.history import read_log, spans
-from gradwire.checkpoint.journal_reader import JournalReader
 from gradwire.checkpoint.journal_writer import Durability, JournalWriter
+from gradwire.checkpoint.mirror import Mirror
 from gradwire.checkpoint.policy import Policy, Standing
 from gradwire.checkpoint.ranks import Ranks, raising
+from gradwire.checkpoint.reaching import Reach
 from gradwire.checkpoint.recovery import Recovery
 from gradwire.checkpoint.restoring import Restorer, load_everything, load_state
-from gradwire.checkpoint.retention import Pruner, Retention
+from gradwire.checkpoint.retention import Retention
 from gradwire.checkpoint.saving import Request, Saver
 from gradwire.checkpoint.state import State
-from gradwire.checkpoint.store import Store
+from gradwire.checkpoint.tiers import Tiers, open_tiers
 
 
 class Checkpointer:
@@ -43,9 +42,11 @@ class Checkpointer:
         policy: What becomes of a run whose snapshots, begun with `start`, fail.
         keep_every: Updates between snapshots that stay for good, where not None.
         keep_journal: Newest snapshots of which the journal stays.
+        tiers: URLs of nearer stores, nearest first. Snapshots are saved into the nearest, and from there copied to the
+            others and to `url` beside training; `memory` is a folder in the memory of this host.
 
     Raises:
-        StoreError: the URL cannot be a store.
+        StoreError: a URL cannot be a store.
         ValueError: nothing would be kept, or there is no such stage.
     """
 
@@ -61,15 +62,18 @@ class Checkpointer:
         policy: Policy = Policy(),  # noqa: B008 - frozen
         keep_every: int | None = None,
         keep_journal: int = 2,
+        tiers: Sequence[str | os.PathLike[str]] = (),
     ) -> None:
         retention = Retention(keep_last, keep_best, best, keep_every)
-        self._store = Store.open(os.fspath(url))
+        stores, in_memory = open_tiers(os.fspath(url), [os.fspath(tier) for tier in tiers])
+        identity = writer or f"{socket.gethostname()}:{os.getpid()}"
         self._ranks = Ranks(group)
-        self._log = CommitLog(self._store)
-        self._writer = CommitWriter(self._store, writer or f"{socket.gethostname()}:{os.getpid()}")
-        self._saver = Saver(self._store, self._writer, Pruner(self._store, retention), keep_journal)
-        self._background = Background(self._saver, self._ranks, stage, policy)
-        self._restorer = Restorer(self._store, self._ranks)
+        self._tiers = Tiers(stores, identity, retention, keep_journal, in_memory)
+        self._log = CommitLog(self._tiers.last)
+        self._saver = Saver(stores[0], self._tiers, self._tiers.cleaner)
+        self._mirror = Mirror(self._tiers.hops, self._ranks, policy, self._saver.begin_anew)
+        self._background = Background(self._saver, self._ranks, stage, policy, self._mirror.answer)
+        self._restorer = Restorer(stores, self._ranks)
 
     def save(
         self,
@@ -79,7 +83,7 @@ class Checkpointer:
         *,
         reason: Reason = "interval",
     ) -> Commit:
-        """Save a snapshot; returns once it is durable. All ranks call it.
+        """Save a snapshot; returns once it is durable, in the last tier. All ranks call it.
 
         Args:
             state: What is saved; `shared` is taken from rank 0.
@@ -93,7 +97,11 @@ class Checkpointer:
             WriterFenced: another writer has taken the store over.
             CheckpointError: a rank no longer answers.
         """
-        return self._background.save(state, Request(dict(clock), dict(metrics or {}), reason))
+        self._background.settle()
+        self._mirror.answer(quiet=True)
+        commit = self._background.save(state, Request(dict(clock), dict(metrics or {}), reason))
+        self._mirror.finish()
+        return self._mirror.arrived or commit
 
     def start(
         self,
@@ -105,7 +113,8 @@ class Checkpointer:
     ) -> Saving:
         """Begin a snapshot; returns once the state may change again. All ranks call it; arguments as in `save`.
 
-        One snapshot is under way at a time: this waits for the one before, and answers for its failure by the policy.
+        One snapshot is under way at a time: this waits until the one before is in the nearest tier, and answers for its
+        failure, and for one that was not copied onward, by the policy.
         With CUDA, tensors are copied as the current stream leaves them, and it goes on after the copy.
 
         Raises:
@@ -119,21 +128,53 @@ class Checkpointer:
     @property
     def standing(self) -> Standing:
         """What failed snapshots call for; the same on every rank after each `start`, `save` and `restore`."""
-        return self._background.standing
+        return self._background.standing.joined(self._mirror.standing)
 
-    def close(self) -> None:
-        """Wait for the snapshot under way, and free what was kept for the next one. All ranks call it.
+    @property
+    def durable(self) -> Commit | None:
+        """The newest snapshot in the last tier that this run has saved since it last restored one.
+
+        With several tiers this is what the last `start`, `save` or `close` has found, the same on every rank.
+        """
+        return self._mirror.arrived if self._tiers.hops else self._background.newest
+
+    def take_over(self, state: State) -> None:
+        """Before training, where there are several tiers: look for room in the nearest, claim all of them, and have
+        what was restored from a nearer one copied onward. All ranks call it.
 
         Raises:
-            CheckpointError: as `start`.
+            CheckpointWriteError: there is no room for two snapshots; whatever the policy.
+            WriterFenced: another writer has taken a tier over.
+            StoreError: a tier cannot be written, or is not the same place on all ranks.
+        """
+        if self._tiers.hops:
+            self._saver.check_room(self._ranks, state, copies=2)
+            self._claim()
+
+    def _claim(self) -> None:
+        raising(lambda: self._tiers.show(self._ranks, self._ranks.on_first(self._tiers.claim)))
+
+    def close(self) -> None:
+        """Wait until the last snapshot is in the last tier, and free what was kept for the next. All ranks call it.
+
+        Raises:
+            CheckpointError: as `start`; also where the last snapshot did not get to the last tier in as many attempts
+                as the policy forgives.
         """
         self._background.close()
+        self._mirror.finish(patient=True)
+        if self._ranks.rank == 0:
+            self._tiers.free()
 
     def __enter__(self) -> "Checkpointer":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._background.close(quiet=kind is not None)
+        if kind is None:
+            self.close()
+        else:
+            self._background.close(quiet=True)
+            self._mirror.settle()
 
     def restore(self, ref: int | Literal["latest"] = "latest") -> tuple[State, Commit]:
         """Read a snapshot, every byte verified; later saves continue from it. All ranks call it.
@@ -149,13 +190,12 @@ class Checkpointer:
             StateTooLarge: it does not fit into memory.
             StoreError: the store cannot be read.
         """
-        self._background.settle(quiet=True)
-        state, commit = self._restorer.restore(
-            ref, lambda commit: load_state(self._store, commit, self._ranks.rank, self._ranks.size)
+        self._settle()
+        state, found = self._restorer.restore(
+            ref, lambda store, commit: load_state(store, commit, self._ranks.rank, self._ranks.size)
         )
-        self._writer.continue_from(commit)
-        self._saver.continue_from(self._ranks, commit)
-        return state, commit
+        self._continue_from(found)
+        return state, found.commit
 
     def restore_resized(
         self, ref: int | Literal["latest"] = "latest"
@@ -165,11 +205,22 @@ class Checkpointer:
         Raises:
             CheckpointError: as `restore`, less WorldSizeMismatch.
         """
+        self._settle()
+        (shared, locals_), found = self._restorer.restore(ref, load_everything)
+        self._continue_from(found)
+        return shared, locals_, found.commit
+
+    def _settle(self) -> None:
         self._background.settle(quiet=True)
-        (shared, locals_), commit = self._restorer.restore(ref, lambda commit: load_everything(self._store, commit))
-        self._writer.continue_from(commit)
-        self._saver.continue_from(self._ranks, commit)
-        return shared, locals_, commit
+        self._mirror.settle()
+
+    def _continue_from(self, found: Found) -> None:
+        self._mirror.arrived = self._background.newest = None
+        self._tiers.continue_from(found, self._restorer.lines)
+        if found.tier == 0:
+            self._saver.continue_from(self._ranks, found.commit)
+        else:
+            self._saver.begin_anew()
 
     def base_of(self, update: int) -> int:
         """The update of the newest snapshot from which the journal leads to an update, or that is of it. All ranks.
@@ -178,14 +229,7 @@ class Checkpointer:
             NoCheckpoint: there is none.
             StoreError: the store cannot be read.
         """
-        return int(raising(lambda: self._ranks.on_first(lambda: self._base_of(update))))
-
-    def _base_of(self, update: int) -> int:
-        for commit in reversed(self._log.history().ancestry):
-            if commit.update <= update <= commit.update + len(JournalReader(self._store, commit).names):
-                return commit.update
-        updates = read_log(self._store).updates
-        raise NoCheckpoint(f"{self._store.url} cannot restore update {update}; it can restore {spans(updates)}")
+        return int(raising(lambda: self._ranks.on_first(lambda: self._reach.base_of(update))))
 
     def reach(self) -> list[tuple[int, int]]:
         """The snapshots of the present branch, newest first, each with the last update that the journal leads to.
@@ -195,30 +239,42 @@ class Checkpointer:
         Raises:
             StoreError: the store cannot be read.
         """
-        found = raising(lambda: self._ranks.on_first(self._reach))
+        found = raising(lambda: self._ranks.on_first(self._reach.all))
         return [(int(update), int(last)) for update, last in found]
 
-    def _reach(self) -> list[tuple[int, int]]:
-        return [
-            (commit.update, commit.update + len(JournalReader(self._store, commit).names))
-            for commit in reversed(self._log.history().ancestry)
-        ]
+    @property
+    def _reach(self) -> Reach:
+        return Reach(self._restorer, self._tiers.last)
 
     def recovery(self, commit: Commit) -> Recovery:
         """What was journalled after a snapshot that was restored. All ranks call it, and step through it together."""
-        return Recovery(self._store, self._ranks, commit)
+        home = self._told(lambda: self._tiers.base_of(commit)) if self._tiers.hops else commit
+        return Recovery(self._tiers.last, self._ranks, commit, home)
 
     def continue_at(self, recovery: Recovery, update: int) -> None:
         """Make later saves and journals continue from a journalled update that was replayed. All ranks call it."""
-        self._writer.continue_from(recovery.base, recovery.seal(update))
+        assert recovery.home is not None, "nothing was replayed"
+        self._tiers.continue_at(recovery.home, recovery.seal(update), update)
+
+    def _told(self, find: Callable[[], Commit | None]) -> Commit | None:
+        """A commit that the first rank finds, on every rank."""
+
+        def told() -> tuple[int, str] | None:
+            commit = find()
+            return None if commit is None else (commit.sequence, commit.to_bytes().decode("ascii"))
+
+        found = raising(lambda: self._ranks.on_first(told))
+        return None if found is None else parse_commit(found[1].encode("ascii"), found[0], self._tiers.last.url)
 
     def journal(
         self, base: Commit, after: int, durability: Durability = "interval", interval: float = 5.0
     ) -> JournalWriter:
         """A journal of what follows; all ranks call it.
 
+        With several tiers this may wait until what was restored is in the last one, which has the journal.
+
         Args:
-            base: The snapshot that the run restored or has saved.
+            base: The snapshot that the run restored or has saved: what `restore`, `save` or `durable` gave.
             after: The update that the run is at: that of the base, or what was replayed on it.
             durability: As in JournalWriter, like `interval`.
             interval: In seconds.
@@ -227,14 +283,17 @@ class Checkpointer:
             WriterFenced: another writer has taken the store over.
             StoreError: the store cannot be written.
         """
-
-        def claim() -> int:
-            self._writer.claim()
-            return self._writer.epoch
-
-        epoch = raising(lambda: self._ranks.on_first(claim))
+        self._claim()
+        if self._tiers.hops:
+            home = self._told(lambda: self._tiers.home_of(base, after))
+            if home is None:
+                self._mirror.finish()
+                home = self._mirror.arrived
+            assert home is not None, "what was claimed is copied"
+            base = home
+        epoch = raising(lambda: self._ranks.on_first(lambda: self._tiers.epoch))
         ranks = self._ranks
-        return JournalWriter(self._store, base, epoch, ranks.rank, ranks.size, durability, interval, after=after)
+        return JournalWriter(self._tiers.last, base, epoch, ranks.rank, ranks.size, durability, interval, after=after)
 
     @property
     def damaged(self) -> tuple[str, ...]:
@@ -242,7 +301,7 @@ class Checkpointer:
         return self._restorer.damaged
 
     def commits(self) -> list[Commit]:
-        """The newest commit and those that led to it, oldest first. For one rank: nothing is exchanged.
+        """The last tier's newest commit and those that led to it, oldest first. For one rank: nothing is exchanged.
 
         Raises:
             UnsupportedFormat: the store was written by a newer version.
@@ -251,11 +310,11 @@ class Checkpointer:
         return list(self._log.history().ancestry)
 
     def latest(self) -> Commit | None:
-        """The newest commit, not verified; None in an empty store. For one rank. Raises as `commits` does."""
+        """The last tier's newest commit, not verified; None where it is empty. For one rank. Raises as `commits`."""
         return self._log.history().newest
 
     def at(self, update: int) -> Commit:
-        """The commit of an update, not verified. For one rank.
+        """The last tier's commit of an update, not verified. For one rank.
 
         Raises:
             NoCheckpoint: there is none.

@@ -213,6 +213,14 @@ def parse_entry(data: bytes, sequence: int, where: str) -> Commit | Epoch:
     raise fields.damaged("kind", "expected 'commit' or 'epoch'")
 
 
+def parse_commit(data: bytes, sequence: int, where: str) -> Commit:
+    """The commit that another rank told; arguments and errors as in `parse_entry`."""
+    entry = parse_entry(data, sequence, where)
+    if not isinstance(entry, Commit):
+        raise DamagedCheckpoint(f"{where}: what was told is something else than a commit")
+    return entry
+
+
 def _seal(fields: Fields, sequence: int) -> Seal | None:
     seal = fields.optional("seals")
     if seal is None:

@@ -21,7 +21,7 @@ Entry = TypeVar("Entry", Commit, Epoch)
 
 @dataclass(frozen=True)
 class Draft:
-    """What a commit says beside its place in the sequence; fields as in Commit."""
+    """What a commit says beside its place in the sequence; fields as in Commit, `created` None for now."""
 
     reason: str
     clock: Mapping[str, int | float]
@@ -30,6 +30,7 @@ class Draft:
     captured: Mapping[str, tuple[str, ...]]
     parts: tuple[PartRef, ...]
     not_captured: tuple[str, ...] = ()
+    created: str | None = None
 
 
 class CommitWriter:
@@ -44,6 +45,7 @@ class CommitWriter:
         self._store = store
         self._log = CommitLog(store)
         self._writer = Writer(identity, secrets.token_hex(16))
+        self._nonces = {self._writer.nonce}
         self._epoch: int | None = None
         self._last = 0
         self._parent: Commit | None = None
@@ -65,6 +67,11 @@ class CommitWriter:
         return self._epoch
 
     @property
+    def claimed(self) -> bool:
+        """Whether this writer holds the store since it last went back (`continue_from`)."""
+        return self._claimed
+
+    @property
     def left_behind(self) -> bool:
         """Whether there was a newer commit than the one continued from when the store was claimed, and none since.
 
@@ -73,23 +80,34 @@ class CommitWriter:
         """
         return self._left_behind
 
-    def continue_from(self, commit: Commit, seal: Seal | None = None) -> None:
+    @property
+    def parent(self) -> Commit | None:
+        """The commit that the next one descends from."""
+        return self._parent
+
+    def continue_from(self, commit: Commit | None, seal: Seal | None = None) -> None:
         """Make later commits descend from this one.
 
         Args:
-            commit: What was restored.
+            commit: What was restored; None where that is not in this store.
             seal: The last journalled update that was replayed on it; None where none was. The next claim makes it the
                 last one of earlier epochs that counts.
         """
         self._parent = commit
-        self._ancestry = commit.ancestry
-        self._seal = seal or Seal(commit.sequence, commit.epoch, commit.update)
+        self._ancestry = () if commit is None else commit.ancestry
+        self._seal = seal or (None if commit is None else Seal(commit.sequence, commit.epoch, commit.update))
         self._claimed = False
 
-    def claim(self) -> None:
+    def claim(self, nonce: str | None = None) -> Epoch | None:
         """Take over the store, unless this writer has already; earlier writers cannot commit any more.
 
         A writer that has gone back since (`continue_from`) begins another epoch: within one, updates only rise.
+
+        Args:
+            nonce: Random; marks the epoch and the commits in it. None for one that all of this writer's have.
+
+        Returns:
+            The claim; None where there was no need of one.
 
         Raises:
             UnsupportedFormat: a newer version writes to this store.
@@ -97,14 +115,19 @@ class CommitWriter:
             StoreError: the claim could not be written, or the store does not keep two writers apart.
         """
         if self._claimed:
-            return
+            return None
+        if nonce is not None:
+            self._writer = Writer(self._writer.identity, nonce)
+            self._nonces.add(nonce)
         if self._epoch is None:
-            self._take_over()
+            claim = self._take_over()
         else:
-            self._begin(self._append(self._claim_next))
+            claim = self._append(self._claim_next)
+            self._begin(claim)
         newest = self._log.history().newest
         self._left_behind = newest is not None and (self._parent is None or self._parent.sequence != newest.sequence)
         self._claimed = True
+        return claim
 
     def publish(self, draft: Draft) -> Commit:
         """Commit a snapshot whose parts are all written.
@@ -126,7 +149,7 @@ class CommitWriter:
         sequences = self._log.sequences()
         return bool(sequences) and sequences[-1] == self._last
 
-    def _take_over(self) -> None:
+    def _take_over(self) -> Epoch:
         for _ in range(_MOST_CLAIMS):
             history = self._log.history()
             self._last = max(history.last, self._parent.sequence if self._parent else 0)
@@ -137,7 +160,7 @@ class CommitWriter:
                 self._begin(epoch)
                 self._store.sweep()
                 self._warn_of_strangers(history.newest)
-                return
+                return epoch
         raise StoreError(f"{self._store.url}: other writers took the next number {_MOST_CLAIMS} times in a row")
 
     def _check_newest(self, claim: Epoch) -> None:
@@ -169,7 +192,7 @@ class CommitWriter:
                 self._last = placed.sequence
                 return placed
             present = self._log.read(placed.sequence)
-            if present.writer != self._writer:
+            if present.writer.nonce not in self._nonces:
                 raise WriterFenced(
                     f"{self._store.url}: writer {present.writer.identity!r} took over at {present.created} (number "
                     f"{present.sequence}); this writer, {self._writer.identity!r}, must stop"
@@ -190,7 +213,7 @@ class CommitWriter:
             ancestry=followed_by(self._ancestry, self._start, sequence),
             epoch=epoch,
             writer=self._writer,
-            created=_now(),
+            created=draft.created or _now(),
             reason=draft.reason,
             clock=draft.clock,
             metrics=draft.metrics,

@@ -70,6 +70,10 @@ class Standing:
         """
         return Standing(self.failed + 1, min(self.measures + 1, 3) if full else self.measures)
 
+    def joined(self, other: "Standing") -> "Standing":
+        """What two of them call for together."""
+        return Standing(max(self.failed, other.failed), max(self.measures, other.measures))
+
     def __str__(self) -> str:
         measures = ("the journal is dropped", "the interval between snapshots is doubled", "saving pauses")
         return "; ".join(measures[: self.measures])

@@ -1,7 +1,9 @@
 """Reading the journal together: the updates that follow a snapshot, handed to every rank in order."""
 
 import logging
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from gradwire.checkpoint.commit import Commit, Seal
 from gradwire.checkpoint.errors import DamagedCheckpoint
@@ -20,16 +22,18 @@ class Recovery:
         store: The store.
         ranks: Who reads.
         base: The commit that was restored.
+        home: The same in this store, or what led to it there; None where there is none, and hence no journal.
 
     Raises:
         DamagedCheckpoint: it cannot be known what counts.
         StoreError: the store did not answer.
     """
 
-    def __init__(self, store: Store, ranks: Ranks, base: Commit) -> None:
+    def __init__(self, store: Store, ranks: Ranks, base: Commit, home: Commit | None) -> None:
         self._store = store
         self._ranks = ranks
         self._base = base
+        self._home = home
         self._reader: JournalReader | None = None
         listed = raising(lambda: ranks.on_first(self._list))
         self._names: dict[int, tuple[str, ...]] = {int(update): tuple(names) for update, names in listed}
@@ -37,6 +41,11 @@ class Recovery:
     @property
     def base(self) -> Commit:
         return self._base
+
+    @property
+    def home(self) -> Commit | None:
+        """The commit that the journal follows in its store."""
+        return self._home
 
     @property
     def last(self) -> int:
@@ -51,17 +60,20 @@ class Recovery:
         Raises:
             UnsupportedFormat, StateTooLarge, StoreError: an entry could not be read.
         """
-        for update, names in self._names.items():
-            if last is not None and update > last:
-                return
-            found: list[Entry] = []
-            try:
-                raising(lambda: self._ranks.together(lambda: found.extend(read_update(self._store, names))))  # noqa: B023
-            except DamagedCheckpoint as error:
-                if self._ranks.rank == 0:
-                    log.warning("the journal after update %d does not count: %s", update - 1, error)
-                return
-            yield update, found
+        wanted = [(update, names) for update, names in self._names.items() if last is None or update <= last]
+        with ThreadPoolExecutor(1, "gradwire-recovery") as thread:  # the next update is read while one is replayed
+            reading = deque(thread.submit(read_update, self._store, names) for _, names in wanted[:1])
+            for place, (update, _) in enumerate(wanted):
+                read = reading.popleft()
+                found: list[Entry] = []
+                try:
+                    raising(lambda: self._ranks.together(lambda: found.extend(read.result())))  # noqa: B023
+                except DamagedCheckpoint as error:
+                    if self._ranks.rank == 0:
+                        log.warning("the journal after update %d does not count: %s", update - 1, error)
+                    return
+                reading.extend(thread.submit(read_update, self._store, names) for _, names in wanted[place + 1 :][:1])
+                yield update, found
 
     def seal(self, update: int) -> Seal | None:
         """What a writer seals that goes on from an update, which is durable then; on rank 0, which writes the commits.
@@ -79,5 +91,7 @@ class Recovery:
             self._reader.make_durable(update)
 
     def _list(self) -> list[tuple[int, tuple[str, ...]]]:
-        self._reader = JournalReader(self._store, self._base)
-        return list(self._reader.names.items())
+        if self._home is None:
+            return []
+        self._reader = JournalReader(self._store, self._home)
+        return [(update, names) for update, names in self._reader.names.items() if update > self._base.update]

@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from gradwire.checkpoint.commit import Commit, parse_entry
-from gradwire.checkpoint.commits import CommitLog
+from gradwire.checkpoint.branches import Found, Line, Ref, candidates, lines
+from gradwire.checkpoint.commit import Commit, parse_commit
+from gradwire.checkpoint.commits import CommitLog, History
 from gradwire.checkpoint.errors import CheckpointError, DamagedCheckpoint, WorldSizeMismatch
 from gradwire.checkpoint.known import Known
 from gradwire.checkpoint.ranks import Ranks, raising
@@ -15,29 +16,30 @@ from gradwire.checkpoint.store import Store
 
 log = logging.getLogger(__name__)
 Loaded = TypeVar("Loaded")
-Ref = int | Literal["latest"]
 
 
 class Restorer:
-    """Finds and reads snapshots, with all ranks of a group; only rank 0 lists the store.
+    """Finds and reads snapshots, with all ranks of a group; only rank 0 lists stores.
 
     Args:
-        store: Where they are.
+        stores: Where they are: the tiers of a run, nearest first, or one store.
         ranks: Who restores.
     """
 
-    def __init__(self, store: Store, ranks: Ranks) -> None:
-        self._store = store
+    def __init__(self, stores: Sequence[Store], ranks: Ranks) -> None:
+        self._stores = stores
         self._ranks = ranks
-        self._log = CommitLog(store)
+        self._logs = [CommitLog(store) for store in stores]
+        self._failed: list[Store] = []
+        self.lines: list[Line] = []  # on rank 0: the commits of each tier that counted in the last restore
         self.damaged: tuple[str, ...] = ()
 
-    def restore(self, ref: Ref, load: Callable[[Commit], Loaded]) -> tuple[Loaded, Commit]:
-        """What `load` reads of a snapshot, on every rank.
+    def restore(self, ref: Ref, load: Callable[[Store, Commit], Loaded]) -> tuple[Loaded, Found]:
+        """What `load` reads of a snapshot, on every rank; of one that several tiers hold, from the nearest that can.
 
         Args:
             ref: An update, or `latest` for the newest whole one.
-            load: Called with a commit on every rank; raises DamagedCheckpoint where it is not whole.
+            load: Called with a store and a commit on every rank; raises DamagedCheckpoint where it is not whole.
 
         Raises:
             NoCheckpoint: there is no snapshot, or none of that update.
@@ -45,57 +47,75 @@ class Restorer:
             CheckpointError: whatever else `load` raises.
         """
         self.damaged = ()
-        skipped: set[int] = set()
+        self._failed = []
+        skipped: set[tuple[int, int]] = set()
         while True:
-            commit = self._choose(ref, skipped)
+            found = self._choose(ref, skipped)
             try:
-                loaded = self._load(commit, load)
+                loaded = self._load(found, load)
             except DamagedCheckpoint as error:
-                skipped.add(commit.sequence)
-                self._report(commit, error, exact=ref != "latest")
+                skipped.add((found.tier, found.commit.sequence))
+                self._report(found, error, exact=ref != "latest" and len(self._stores) == 1)
             else:
-                self._tell(commit)
-                return loaded, commit
+                self._tell(found)
+                return loaded, found
 
-    def _choose(self, ref: Ref, skipped: set[int]) -> Commit:
-        def choose() -> tuple[int, str, tuple[str, ...]]:
-            history = self._log.history()
-            for error in history.damaged.values():
-                self._note(str(error))
-            candidates = (history.at(ref),) if isinstance(ref, int) else history.candidates()
-            for commit in candidates:
-                if commit.sequence not in skipped:
-                    return commit.sequence, commit.to_bytes().decode("ascii"), self.damaged
-            raise DamagedCheckpoint(
-                f"{self._store.url} has no whole snapshot: {'; '.join(self.damaged)}. {self._advice()}"
-            )
+    def histories(self) -> list[History]:
+        """Of all stores, as they are now. On one rank.
 
-        sequence, text, damaged = raising(lambda: self._ranks.on_first(choose))
+        Raises:
+            UnsupportedFormat, StoreError: as CommitLog.history.
+        """
+        return [log.history() for log in self._logs]
+
+    def _choose(self, ref: Ref, skipped: set[tuple[int, int]]) -> Found:
+        def choose() -> tuple[int, int, str, tuple[str, ...]]:
+            histories = self.histories()
+            for history in histories:
+                for error in history.damaged.values():
+                    self._note(str(error))
+            self.lines = lines(histories)
+            for tier, commit in ((each.tier, each.commit) for each in candidates(histories, ref)):
+                if (tier, commit.sequence) not in skipped:
+                    return tier, commit.sequence, commit.to_bytes().decode("ascii"), self.damaged
+            what = "whole snapshot" if ref == "latest" else f"whole snapshot of update {ref}"
+            raise DamagedCheckpoint(f"{self._urls} has no {what}: {'; '.join(self.damaged)}. {self._advice()}")
+
+        tier, sequence, text, damaged = raising(lambda: self._ranks.on_first(choose))
         self.damaged = tuple(damaged)
-        entry = parse_entry(text.encode("ascii"), sequence, f"{self._store.url}: commit {sequence}")
-        if not isinstance(entry, Commit):
-            raise DamagedCheckpoint(f"{self._store.url}: rank 0 chose something else than a commit")
-        return entry
+        where = f"{self._stores[tier].url}: commit {sequence}"
+        return Found(tier, parse_commit(text.encode("ascii"), sequence, where))
 
-    def _load(self, commit: Commit, load: Callable[[Commit], Loaded]) -> Loaded:
+    def _load(self, found: Found, load: Callable[[Store, Commit], Loaded]) -> Loaded:
         loaded: list[Loaded] = []
-        raising(lambda: self._ranks.together(lambda: loaded.append(load(commit))))
+        store = self._stores[found.tier]
+        raising(lambda: self._ranks.together(lambda: loaded.append(load(store, found.commit))))
         return loaded[0]
 
-    def _report(self, commit: Commit, error: DamagedCheckpoint, *, exact: bool) -> None:
-        if not raising(lambda: self._ranks.on_first(lambda: self._log.holds(commit.sequence))):
+    def _report(self, found: Found, error: DamagedCheckpoint, *, exact: bool) -> None:
+        commit = found.commit
+        if not raising(lambda: self._ranks.on_first(lambda: self._logs[found.tier].holds(commit.sequence))):
             return  # retention removed it while it was read: not damage
         message = f"the snapshot of update {commit.update} ({commit.name}) is damaged: {error}"
         if exact:
             raise DamagedCheckpoint(f"{message}. Restore another update; {self._advice()}") from error
+        self._failed.append(self._stores[found.tier])
         self._note(message)
 
-    def _advice(self) -> str:
-        return f"`gradwire checkpoint fsck {self._store.url}` tells what is lost and what is whole"
+    @property
+    def _urls(self) -> str:
+        return ", ".join(store.url for store in self._stores)
 
-    def _tell(self, commit: Commit) -> None:
-        if self.damaged and self._ranks.rank == 0:
-            log.warning("%s: restored update %d", self._store.url, commit.update)
+    def _advice(self) -> str:
+        return f"`gradwire checkpoint fsck {self._stores[-1].url}` tells what is lost and what is whole"
+
+    def _tell(self, found: Found) -> None:
+        if not self.damaged or self._ranks.rank != 0:
+            return
+        store = self._stores[found.tier]
+        other = [each.url for each in dict.fromkeys(self._failed) if each is not store]
+        instead = f" in place of {', '.join(other)}" if other else ""
+        log.warning("%s: restored update %d%s", store.url, found.commit.update, instead)
 
     def _note(self, message: str) -> None:
         if message not in self.damaged:

@@ -2,12 +2,12 @@
 
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gradwire.checkpoint.commit import Commit
 from gradwire.checkpoint.commits import History
-from gradwire.checkpoint.garbage import Collector
+from gradwire.checkpoint.garbage import Collector, Keeping
 from gradwire.checkpoint.store import Store
 from gradwire.checkpoint.tags import TagList
 
@@ -96,6 +96,24 @@ class KeepAll:
         return dict.fromkeys(sorted([*_sequences(history.commits), *history.damaged]), "no retention was asked for")
 
 
+@dataclass(frozen=True)
+class Newest:
+    """The newest snapshot stays, and one that is being copied elsewhere.
+
+    Args:
+        held: Gives the number of the commit that is being copied; None where none is.
+    """
+
+    held: Callable[[], int | None]
+
+    def kept(self, history: History, tags: TagList = _NO_TAGS, verified: int | None = None) -> dict[int, str]:
+        """As Retention.kept."""
+        held = self.held()
+        reasons = Retention(keep_last=1, keep_best=0, best="").kept(history, tags, verified)
+        copied = [] if held is None else [commit.sequence for commit in history.commits if commit.sequence == held]
+        return {**dict.fromkeys(copied, "it is being copied to the next tier"), **reasons}
+
+
 class Pruner:
     """Removes, for the writer of a store, the commits that do not stay and then what no commit needs.
 
@@ -104,7 +122,7 @@ class Pruner:
         retention: What stays.
     """
 
-    def __init__(self, store: Store, retention: Retention) -> None:
+    def __init__(self, store: Store, retention: Keeping) -> None:
         self._collector = Collector(store, retention)
         self._verified: int | None = None
 

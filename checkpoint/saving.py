@@ -3,25 +3,25 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradwire.checkpoint import errors, tree
-from gradwire.checkpoint.commit import LONGEST_COMMIT, Commit, Reason, parse_entry
-from gradwire.checkpoint.commits import CommitLog
-from gradwire.checkpoint.epochs import CommitWriter, Draft
+from gradwire.checkpoint.cleaning import Cleaner
+from gradwire.checkpoint.commit import Commit, Reason, parse_commit
+from gradwire.checkpoint.epochs import Draft
 from gradwire.checkpoint.errors import CheckpointError, CheckpointWriteError, StoreFull, UnsupportedState, WriterFenced
-from gradwire.checkpoint.journal_trim import trim
 from gradwire.checkpoint.known import Known
 from gradwire.checkpoint.ranks import Failure, Ranks, RanksFailed
 from gradwire.checkpoint.restoring import recall
-from gradwire.checkpoint.retention import Pruner
 from gradwire.checkpoint.shares import share_out
 from gradwire.checkpoint.snapshot import PartRef, PartWriter
 from gradwire.checkpoint.space import Demand, check, demand
 from gradwire.checkpoint.staging import bytes_of
 from gradwire.checkpoint.state import State
 from gradwire.checkpoint.store import Store
-from gradwire.checkpoint.verification import verify
+
+if TYPE_CHECKING:
+    from gradwire.checkpoint.tiers import Tiers
 
 log = logging.getLogger(__name__)
 
@@ -41,15 +41,13 @@ class Saver:
     Args:
         store: Where they go.
         writer: Commits them, on rank 0.
-        pruner: Removes old ones, on rank 0.
-        keep_journal: Newest commits of which the journal stays.
+        cleaner: Removes old ones, on rank 0.
     """
 
-    def __init__(self, store: Store, writer: CommitWriter, pruner: Pruner, keep_journal: int = 2) -> None:
+    def __init__(self, store: Store, writer: "Tiers", cleaner: Cleaner) -> None:
         self._store = store
-        self._keep_journal = keep_journal
         self._writer = writer
-        self._pruner = pruner
+        self._cleaner = cleaner
         self._known = Known()
         self._written_per_byte: float | None = 1.0  # of the last snapshot; None after a restore, until the first one
         self._warned: set[str] = set()
@@ -84,27 +82,18 @@ class Saver:
 
     def prune(self, ranks: Ranks, commit: Commit) -> None:
         """Remove old snapshots, after the newest commit; failures are logged."""
-        if ranks.rank != 0:
-            return
-        try:
-            self._pruner.prune(commit.sequence)
-            trim(self._store, CommitLog(self._store).history().ancestry[-self._keep_journal :], self._verify)
-        except CheckpointError as error:
-            log.warning("update %d was saved, but old snapshots were not removed: %s", commit.update, error)
+        if ranks.rank == 0:
+            self._cleaner.clean(commit)
 
-    def _verify(self, commit: Commit) -> None:
-        verify(self._store, commit)
-        self._pruner.note_verified(commit)
-
-    def check_room(self, ranks: Ranks, state: State) -> None:
-        """Look for room for a state before anything is done for it.
+    def check_room(self, ranks: Ranks, state: State, copies: int = 1) -> None:
+        """Look for room for a state, or for several like it, before anything is done for it.
 
         Raises:
             CheckpointWriteError: there is none; its cause is StoreFull.
             CheckpointError: a rank no longer answers.
         """
         try:
-            self._find_room(ranks.together(lambda: self._demand(ranks, state)))
+            self._find_room(ranks.together(lambda: self._demand(ranks, state)), copies)
         except RanksFailed as error:
             raise _write_error(error, self._store.url) from _cause(error)
 
@@ -113,19 +102,26 @@ class Saver:
         recall(self._known, self._store, commit, ranks.rank, ranks.size)
         self._written_per_byte = None
 
+    def begin_anew(self) -> None:
+        """Write the next snapshot as a whole: the store does not have what was restored, or has it damaged."""
+        self._known.replace([])
+        self._written_per_byte = 1.0
+
     def _begin(self, ranks: Ranks, source: Callable[[], State], request: Request) -> tuple[State, int]:
         """The state, and its bytes on all ranks, once it is known to be of the right kind and to have room."""
         states: list[State] = []
 
         def begin() -> dict[str, Any]:
+            claims = []
             if ranks.rank == 0:
                 _check_request(request)
-                self._writer.claim()
+                claims = self._writer.claim()
             states.append(_checked(source()))
             left_behind = ranks.rank == 0 and self._writer.left_behind
-            return {**self._demand(ranks, states[0]), "left behind": left_behind}
+            return {**self._demand(ranks, states[0]), "left behind": left_behind, "claims": claims}
 
         answers = ranks.together(begin)
+        self._writer.show(ranks, answers[0]["claims"])
         if answers[0]["left behind"]:
             self._known.replace([])  # nothing that an earlier writer may be removing is relied on
         self._find_room(answers)
@@ -136,13 +132,13 @@ class Saver:
         asked = demand(self._store.url, nbytes)
         return {"bytes": nbytes, "demand": asked and asked.to_json()}
 
-    def _find_room(self, answers: list[dict[str, Any]]) -> None:
+    def _find_room(self, answers: list[dict[str, Any]], copies: int = 1) -> None:
         """Raise RanksFailed, on every rank, where the snapshot does not fit if it shrinks as much as the last one."""
         if self._written_per_byte is None:
             return
         found = [Demand(**answer["demand"]) for answer in answers if answer["demand"] is not None]
         try:
-            check(self._store.url, [each.times(self._written_per_byte) for each in found])
+            check(self._store.url, [each.times(self._written_per_byte * copies) for each in found])
         except StoreFull as error:
             raise RanksFailed([Failure(0, type(error).__name__, str(error))]) from error
 
@@ -172,7 +168,7 @@ class Saver:
             return commit.sequence, commit.to_bytes().decode("ascii")
 
         sequence, text = ranks.on_first(publish)
-        return _parsed(text, sequence)
+        return parse_commit(text.encode("ascii"), sequence, "the commit just written")
 
     def _abandon(self, ranks: Ranks, part: PartWriter) -> None:
         """Free what the failed snapshot took, if no commit (of ours or of a writer that took over) can be using it."""
@@ -217,13 +213,6 @@ def _checked(state: State) -> State:
 
 def _names(answers: list[dict[str, Any]], kind: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(name) for answer in answers for name in answer[kind]))
-
-
-def _parsed(text: str, sequence: int) -> Commit:
-    entry = parse_entry(text.encode("ascii")[: LONGEST_COMMIT + 1], sequence, "the commit just written")
-    if not isinstance(entry, Commit):
-        raise CheckpointWriteError("rank 0 sent something else than the commit")
-    return entry
 
 
 def _write_error(error: RanksFailed, url: str) -> CheckpointWriteError:

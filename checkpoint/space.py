@@ -9,7 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from gradwire.checkpoint.errors import StoreFull
+from gradwire.checkpoint.memory import SHARED_MEMORY
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,10 @@ def demand(url: str, needed: int) -> Demand | None:
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
     place = f"{socket.gethostname()}:{os.stat(folder).st_dev}"  # noqa: PTH116 - a number, not a path
-    return Demand(place, shutil.disk_usage(folder).free, needed)
+    free = shutil.disk_usage(folder).free
+    if folder.resolve().is_relative_to(SHARED_MEMORY):  # it may be as large as it likes: its pages are memory
+        free = min(free, psutil.virtual_memory().available)
+    return Demand(place, free, needed)
 
 
 def check(url: str, demands: Iterable[Demand | None]) -> None:

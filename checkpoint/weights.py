@@ -31,8 +31,8 @@ def load_weights(url_or_dir: str | os.PathLike[str], update: int | None = None) 
         StoreError: the store cannot be read.
     """
     store = _store_at(os.fspath(url_or_dir))
-    restorer = Restorer(store, Ranks(None))
-    return restorer.restore("latest" if update is None else update, lambda commit: _weights(store, commit))
+    weights, found = Restorer([store], Ranks(None)).restore("latest" if update is None else update, _weights)
+    return weights, found.commit
 
 
 def _store_at(url: str) -> Store:

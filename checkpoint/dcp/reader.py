@@ -46,7 +46,7 @@ class Reader(StorageReader):
     ) -> None:
         self._store = Store.open(os.fspath(url))
         self._update = None if update is None else checked_update(update)
-        self._restorer = Restorer(self._store, Ranks(group))
+        self._restorer = Restorer([self._store], Ranks(group))
         self._slices: dict[tuple[str, tuple[int, ...]], Slice] = {}
         self._values: dict[str, Any] = {}
         self._failure: CheckpointError | None = None
@@ -61,8 +61,8 @@ class Reader(StorageReader):
         """The snapshot's metadata, rebuilt from its parts. Where that fails, its first use raises the error, because
         `dcp.load` would put another in its place here."""
         try:
-            parts, self.commit = self._restorer.restore("latest" if self._update is None else self._update, self._parts)
-            self._failure = None
+            parts, found = self._restorer.restore("latest" if self._update is None else self._update, _parts)
+            self.commit, self._failure = found.commit, None
             return self._take(parts, self.commit)
         except CheckpointError as error:
             self._failure = error
@@ -107,9 +107,6 @@ class Reader(StorageReader):
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return str(checkpoint_id).isdecimal()
 
-    def _parts(self, commit: Commit) -> list[Part]:
-        return read_parts(self._store, commit.parts)
-
     def _take(self, parts: Sequence[Part], commit: Commit) -> Metadata:
         where = f"{self._store.url}: update {commit.update}"
         parsed = [parse(part, f"{where}, part of rank {part.rank}") for part in parts]
@@ -141,6 +138,10 @@ class _Unreadable(Metadata):
 
     def __getattr__(self, name: str) -> Any:
         raise self._error
+
+
+def _parts(store: Store, commit: Commit) -> list[Part]:
+    return read_parts(store, commit.parts)
 
 
 def _place(index: MetadataIndex) -> tuple[str, tuple[int, ...]]:

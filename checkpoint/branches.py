@@ -1,0 +1,114 @@
+"""Which snapshots of several tiers count, and in which order they are tried; the last tier decides.
+
+Whoever writes claims every tier under one nonce, the nearest first, before it saves; and it does so again whenever it
+goes back. So the newest claim of the last tier under which any tier has a snapshot names the present branch. In each
+tier there count the snapshots of that nonce and those that led to them; where it has none yet, the one that its claim
+there goes on from, and those that led to that. What other runs left in a tier has no nonce of the last tier's; a branch
+that was abandoned has an older one.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gradwire.checkpoint.ancestry import leads_to
+from gradwire.checkpoint.commit import Commit
+from gradwire.checkpoint.commits import History
+from gradwire.checkpoint.errors import DamagedCheckpoint, NoCheckpoint
+
+Ref = int | Literal["latest"]
+Line = tuple[Commit, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A snapshot in one of several tiers.
+
+    Args:
+        tier: The tier's place, 0 for the nearest.
+        commit: Its commit there.
+    """
+
+    tier: int
+    commit: Commit
+
+
+def lines(histories: Sequence[History]) -> list[Line]:
+    """The commits of each tier that count, oldest first.
+
+    Args:
+        histories: Of the tiers, the nearest first.
+    """
+    *nearer, last = histories
+    if not nearer:
+        return [last.ancestry]
+    for nonce in _nonces(last):
+        if any(commit.writer.nonce == nonce for history in histories for commit in history.commits):
+            return [_line(history, nonce) for history in histories]
+    return [() for _ in histories]
+
+
+def candidates(histories: Sequence[History], ref: Ref) -> list[Found]:
+    """The snapshots to try for an update, or for `latest`, in this order: the newest first, and of one update the
+    nearest first.
+
+    Raises:
+        DamagedCheckpoint: there is none, and there are commits that cannot be read.
+        NoCheckpoint: there is none.
+    """
+    if len(histories) == 1:
+        (history,) = histories
+        return [Found(0, each) for each in ((history.at(ref),) if isinstance(ref, int) else history.candidates())]
+    everything = [Found(tier, commit) for tier, line in enumerate(lines(histories)) for commit in line]
+    found = [each for each in everything if ref in ("latest", each.commit.update)]
+    if not found:
+        raise _nothing(histories, ref, everything)
+    return sorted(found, key=lambda each: (-each.commit.update, each.tier, -each.commit.sequence))
+
+
+def holders(histories: Sequence[History]) -> list[tuple[Commit, tuple[str, ...]]]:
+    """The snapshots that count, oldest first, each with the URLs of the tiers that have it, the nearest first."""
+    commits: dict[tuple[int, str], Commit] = {}
+    urls: dict[tuple[int, str], list[str]] = defaultdict(list)
+    for history, line in zip(histories, lines(histories), strict=True):
+        for commit in line:
+            key = (commit.update, commit.created)  # a copy has the time of what it was copied from
+            commits.setdefault(key, commit)
+            urls[key].append(history.url)
+    return [(commits[key], tuple(urls[key])) for key in sorted(commits)]
+
+
+def at_most(line: Line, update: int) -> Commit | None:
+    """The newest commit of a line that is not past an update."""
+    return next((commit for commit in reversed(line) if commit.update <= update), None)
+
+
+def _nonces(history: History) -> Iterator[str]:
+    """Of the claims and commits in a tier, the newest first."""
+    entries = sorted((*history.epochs, *history.commits), key=lambda entry: -entry.sequence)
+    yield from dict.fromkeys(entry.writer.nonce for entry in entries)
+
+
+def _line(history: History, nonce: str) -> Line:
+    own = [commit for commit in history.commits if commit.writer.nonce == nonce]
+    claims = [epoch for epoch in history.epochs if epoch.writer.nonce == nonce]
+    if own:
+        return tuple(commit for commit in history.commits if leads_to(commit.sequence, own[-1].ancestry))
+    if not claims or claims[-1].seals is None:
+        return ()
+    base = claims[-1].seals.base
+    found = next((commit for commit in history.commits if commit.sequence == base), None)
+    ancestry = ((0, base),) if found is None else found.ancestry
+    return tuple(commit for commit in history.commits if leads_to(commit.sequence, ancestry)) if found else ()
+
+
+def _nothing(histories: Sequence[History], ref: Ref, everything: Sequence[Found]) -> NoCheckpoint | DamagedCheckpoint:
+    urls = ", ".join(history.url for history in histories)
+    damage = "; ".join(str(error) for history in histories for error in history.damaged.values())
+    what = "no snapshot that counts" if ref == "latest" else f"no snapshot of update {ref}"
+    have = ", ".join(map(str, sorted({each.commit.update for each in everything}))) or "none"
+    message = f"{urls}: there is {what}; updates: {have}"
+    if not everything and any(history.commits for history in histories):
+        message += f"; what is there is not of the run that writes to {histories[-1].url}"
+    return DamagedCheckpoint(f"{message}; {damage}") if damage else NoCheckpoint(message)
