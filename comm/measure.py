@@ -54,6 +54,7 @@ def measure(
     finally:
         gather_rows(torch.zeros(1), group)  # nobody leaves while another still waits for a message
         for line in lines.values():
+            line.close()
             dist.destroy_process_group(line.group)
 
 

@@ -185,6 +185,7 @@ class Staged:
         """End the threads and the groups of ranks along the axes. A collective; nothing may be under way."""
         self.close()
         for line in self._lines.values():
+            line.close()
             give_up(line.group)
 
     def _step(self, line: Line) -> Step:
@@ -262,7 +263,7 @@ def join_lines(
                 place = list(members).index(mine)
                 on_streams = device.type == "cuda"
                 farewell = None if on_streams else Farewell(created, place, size)
-                neighbors = None if on_streams else find(created, axis)
+                neighbors = None if on_streams else find(created, axis, timeout.total_seconds())
                 lines[axis] = Line(
                     axis, tuple(members), place, created, timeout, on_streams, farewell, neighbors=neighbors
                 )

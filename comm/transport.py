@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Protocol
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -62,6 +62,13 @@ class Line:
             rank = self.ranks[self.position]
             origin = error.origin if isinstance(error, CollectiveError) else ""
             self.farewell.say(origin or f"{type(error).__name__} on rank {rank}: {error}")
+        if self.neighbors is not None:
+            self.neighbors.hang_up()
+
+    def close(self) -> None:
+        """Let go of what is kept beside the group. Nothing is under way."""
+        if self.neighbors is not None:
+            self.neighbors.close()
 
     def post(self, sends: Sequence[Message], receives: Sequence[Message], tag: int, what: str) -> "Exchange":
         """Begin an exchange: receives first, so that peers find room for what they send.
@@ -90,32 +97,25 @@ class Line:
         return exchange
 
     def _receive(self, exchange: "Exchange", peer: int, buffer: Tensor, tag: int) -> None:
-        room = buffer
+        work: Awaited
         if self._reads(buffer):
-            room = torch.empty(2, dtype=torch.int64)
-            exchange.offers[len(exchange.receives)] = Offer(room, buffer, tag)
-        exchange.receives.append((peer, self.group.recv([room], self._address(peer), _tag(tag, buffer))))
+            work = _Reading(self, peer, tag, buffer)
+        else:
+            work = self.group.recv([buffer], self._address(peer), _tag(tag, buffer))
+        exchange.receives.append((peer, work))
 
     def _send(self, exchange: "Exchange", peer: int, message: Tensor, tag: int) -> None:
-        sent = message
-        if self._reads(message):  # an offer, and the receipt for it
-            sent = torch.tensor([message.data_ptr(), message.nbytes])
-            receipt = self.group.recv([torch.empty(1, dtype=torch.uint8)], self._address(peer), _receipt_tag(tag))
-            exchange.sends.append((peer, receipt))
-        exchange.sends.append((peer, self.group.send([sent], self._address(peer), _tag(tag, message))))
+        work: Awaited
+        if self._reads(message):
+            assert self.neighbors is not None
+            self.neighbors.offer(peer, _tag(tag, message), message)
+            work = _Receipt(self, peer, _tag(tag, message))
+        else:
+            work = self.group.send([message], self._address(peer), _tag(tag, message))
+        exchange.sends.append((peer, work))
 
     def _reads(self, message: Tensor) -> bool:
         return self.neighbors is not None and message.nbytes >= _WORTH_READING
-
-    def take(self, exchange: "Exchange", peer: int, offer: "Offer") -> None:
-        """Read what `peer` offers, and tell it so."""
-        address, nbytes = offer.told.tolist()
-        if nbytes != offer.room.nbytes:
-            raise RuntimeError(f"it sends {nbytes} bytes where {offer.room.nbytes} are expected")
-        assert self.neighbors is not None
-        self.neighbors.read(peer, address, offer.room)
-        receipt = torch.ones(1, dtype=torch.uint8)
-        exchange.sends.append((peer, self.group.send([receipt], self._address(peer), _receipt_tag(offer.tag))))
 
     def _address(self, position: int) -> int:
         return position if self.addresses is None else self.addresses[position]
@@ -132,30 +132,47 @@ class Line:
         exchange.receives.extend((peer, works[-1]) for peer, _ in receives)
 
 
+class Awaited(Protocol):
+    """What becomes of one message."""
+
+    def wait(self, timeout: timedelta = ...) -> object: ...
+
+
 @dataclass(frozen=True, eq=False)
-class Offer:
-    """A message that is read from the sender's memory.
+class _Reading:
+    """A message that comes from the peer's memory."""
 
-    Attributes:
-        told: Where it lies there, and how long it is, once the peer has said so.
-        room: Where it goes.
-        tag: Of the message.
-    """
-
-    told: Tensor
-    room: Tensor
+    line: Line
+    peer: int
     tag: int
+    room: Tensor
+
+    def wait(self, timeout: timedelta = timedelta.max) -> None:
+        assert self.line.neighbors is not None
+        self.line.neighbors.receive(self.peer, _tag(self.tag, self.room), self.room, timeout.total_seconds())
+
+
+@dataclass(frozen=True, eq=False)
+class _Receipt:
+    """For a message that the peer takes from this rank's memory."""
+
+    line: Line
+    peer: int
+    tag: int
+
+    def wait(self, timeout: timedelta = timedelta.max) -> None:
+        assert self.line.neighbors is not None
+        self.line.neighbors.receipt(self.peer, self.tag, timeout.total_seconds())
 
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Messages under way; `offers` are by their places among the receives."""
+    """Messages under way."""
 
     line: Line
     what: str
-    receives: list[tuple[int, dist.Work]]
-    sends: list[tuple[int, dist.Work]]
-    offers: dict[int, Offer] = field(default_factory=dict)
+    receives: list[tuple[int, Awaited]]
+    sends: list[tuple[int, Awaited]]
 
     def arrivals(self) -> Iterator[int]:
         """Wait for the receives one after the other; gives the place of each in the list as it is there.
@@ -165,9 +182,6 @@ class Exchange:
         """
         for place, (peer, work) in enumerate(self.receives):
             self._wait(peer, work)
-            if place in self.offers:
-                with self.named(peer):
-                    self.line.take(self, peer, self.offers[place])
             yield place
 
     def sent(self) -> None:
@@ -179,7 +193,7 @@ class Exchange:
         for peer, work in self.sends:
             self._wait(peer, work)
 
-    def _wait(self, peer: int, work: dist.Work) -> None:
+    def _wait(self, peer: int, work: Awaited) -> None:
         with self.named(peer):
             if self.line.on_streams:
                 work.wait()  # with a time-out the host would wait; NCCL's watchdog keeps the time
@@ -214,7 +228,3 @@ class Exchange:
 
 def _tag(number: int, message: Tensor) -> int:
     return number % _TAGS + _TAGS * (message.nbytes % _LENGTHS)
-
-
-def _receipt_tag(number: int) -> int:
-    return number % _TAGS + _TAGS * _LENGTHS

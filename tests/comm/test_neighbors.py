@@ -79,7 +79,7 @@ def _found(rank, what):
             patch.setattr(neighbors, "_read", _refuse)
         if what == "another process" and rank == 0:
             patch.setattr(os, "getpid", os.getppid)
-        found = neighbors.find(dist.group.WORLD, "local")
+        found = neighbors.find(dist.group.WORLD, "local", 20)
     assert (found is None) == (what != "all")
     said = [str(each.message) for each in told]
     if what == "refused" and rank == 1:
