@@ -112,7 +112,7 @@ class Saver:
         states: list[State] = []
 
         def begin() -> dict[str, Any]:
-            claims = []
+            claims: list[Any] = []
             if ranks.rank == 0:
                 _check_request(request)
                 claims = self._writer.claim()

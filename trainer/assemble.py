@@ -254,6 +254,7 @@ def build_checkpointer(config: Node, context: WorkerContext) -> Checkpointer:
         policy=Policy(settings["on_failure"], settings["failures"]),
         keep_every=settings["keep_every"],
         keep_journal=settings["keep_journal"],
+        tiers=settings["tiers"],
     )
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from gradwire.trainer.launch.run_directory import CONFIG, RUNS, RunReference, split_update
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gradwire.checkpoint.commit import Commit
     from gradwire.checkpoint.store import Store
 
@@ -70,6 +72,16 @@ class Reference:
                 "`gradwire checkpoint fork` it to a store of its own first"
             )
         return commit
+
+    def tiers(self) -> "Sequence[Store]":
+        """The stores of the run, nearest first; the store alone where no run with tiers was named."""
+        from gradwire.checkpoint import StoreError
+        from gradwire.checkpoint.tiers import open_tiers
+
+        try:
+            return open_tiers(self.store.url, self.setting("tiers", []))[0]
+        except StoreError:  # the memory of another kind of host, say
+            return [self.store]
 
     def setting(self, name: str, otherwise: Any) -> Any:
         """What the run's configuration says of `checkpoint.<name>`; `otherwise` where there is no such run or key."""

@@ -98,3 +98,9 @@ def report_values(report: "Report", removed: Sequence[str] | None) -> dict[str, 
         "whole": [commit.update for commit in report.whole],
         "removed": None if removed is None else list(removed),
     }
+
+
+def held_values(held: Sequence[tuple["Commit", tuple[str, ...]]]) -> dict[str, Any]:
+    """Which tiers have each snapshot; nothing for a run with one tier."""
+    found = [{"update": commit.update, "created": commit.created, "in": list(urls)} for commit, urls in held]
+    return {"tiers": found} if found else {}

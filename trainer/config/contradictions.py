@@ -79,6 +79,7 @@ def contradictions_of_evaluation(
         *_precision(config, machine),
         *_batch(config),
         *_intervals(config),
+        *_tiers(config),
         *refused(config, allow_targets),
         *unfit(config, allow_targets),
     ]
@@ -100,6 +101,20 @@ def _launch(config: Config, machine: Machine) -> Iterator[Fault]:
             f"Single is for one process and there are {machine.world_size}: use strategy=ddp or launch.processes=1"
         )
         yield Fault("strategy", message)
+
+
+def _tiers(config: Config) -> Iterator[Fault]:
+    from gradwire.checkpoint.memory import MEMORY, SHARED_MEMORY
+
+    checkpoint, hosts = config["checkpoint"], config["launch"]["hosts"]
+    places = [*checkpoint["tiers"], *([checkpoint["url"]] if checkpoint["url"] is not None else [])]
+    for place in sorted({each for each in places if places.count(each) > 1}):
+        yield Fault("checkpoint.tiers", f"{place} is named twice, and each tier needs a place of its own")
+    if MEMORY in checkpoint["tiers"] and hosts > 1:
+        message = f"memory is another place on each of {hosts} hosts: name a folder that all of them mount, or a URL"
+        yield Fault("checkpoint.tiers", message, "checkpoint.tiers=[]")
+    elif MEMORY in checkpoint["tiers"] and not SHARED_MEMORY.is_dir():
+        yield Fault("checkpoint.tiers", f"this host has no {SHARED_MEMORY}: name a folder on its disk")
 
 
 def _precision(config: Config, machine: Machine) -> Iterator[Fault]:

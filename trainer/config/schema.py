@@ -163,6 +163,9 @@ class CheckpointSection:
 
     Args:
         url: Where they go, any fsspec URL; null puts them into the run's folder.
+        tiers: Where they wait on their way to url, nearest first: paths, URLs, or memory, that of this host, which
+            survives the processes. They are saved into the first, copied onward beside training, and restored from
+            the nearest that has them.
         every: Between snapshots (wall-clock time too); null saves at the end only.
         keep: Newest snapshots kept.
         keep_best: Best snapshots kept, by evaluation loss, beside the newest.
@@ -184,6 +187,7 @@ class CheckpointSection:
     """
 
     url: str | None = None
+    tiers: list[str] = field(default_factory=list)
     every: Duration | None = None
     keep: Annotated[int, Range(ge=1)] = 3
     keep_best: Annotated[int, Range(ge=0)] = 1

@@ -154,9 +154,17 @@ def saved_anything(directory: Path, url: str | None) -> bool:
     if url is not None or not store.is_dir():
         return url is not None
     try:
-        return Checkpointer(store).latest() is not None
+        return bool(Checkpointer(store, tiers=_tiers(directory)).reach())
     except (CheckpointError, OSError):  # damaged, which `gradwire resume` says better
         return True
+
+
+def _tiers(directory: Path) -> list[str]:
+    import yaml  # type: ignore[import-untyped]
+
+    path = directory / CONFIG
+    config = yaml.safe_load(path.read_text()) if path.exists() else {}
+    return list(config.get("checkpoint", {}).get("tiers", []))
 
 
 def status_of(exit_code: int) -> str:
