@@ -32,17 +32,25 @@ def log(store: _Store, as_json: _Json = False) -> None:
     from gradwire.trainer import cli
 
     with cli.friendly():
+        from gradwire.checkpoint.branches import holders
+        from gradwire.checkpoint.commits import CommitLog
         from gradwire.checkpoint.history import read_log
         from gradwire.trainer import checkpoint_tables as tables
         from gradwire.trainer import checkpoint_values as values
         from gradwire.trainer.checkpoint_reference import Reference
 
-        found = read_log(Reference.parse(store).store)
-        if not found.entries and not found.damaged:
+        reference = Reference.parse(store)
+        found, tiers = read_log(reference.store), reference.tiers()
+        held = holders([CommitLog(tier).history() for tier in tiers]) if len(tiers) > 1 else []
+        if not found.entries and not found.damaged and not held:
             from gradwire.checkpoint import NoCheckpoint
 
             raise NoCheckpoint(f"{found.url} holds no snapshot; check the URL")
-        values.print_json(values.log_values(found)) if as_json else tables.print_log(found)
+        if as_json:
+            values.print_json({**values.log_values(found), **values.held_values(held)})
+        else:
+            tables.print_log(found)
+            tables.print_held(held)
 
 
 @checkpoint.command()

@@ -66,6 +66,16 @@ def print_log(log: "Log") -> None:
     )
 
 
+def print_held(held: Sequence[tuple["Commit", tuple[str, ...]]]) -> None:
+    """Print which tiers have each snapshot, the nearest first; nothing for a run with one tier."""
+    if held:
+        print_table(("update ", "time", "in"), ((c.update, _time(c), ", ".join(urls)) for c, urls in held))
+
+
+def _time(commit: "Commit") -> str:
+    return commit.created[:19].replace("T", " ")
+
+
 def _rows(entry: "Restorable") -> list[list[object]]:
     commit = entry.commit
     rows: list[list[object]] = [
@@ -74,7 +84,7 @@ def _rows(entry: "Restorable") -> list[list[object]]:
             "snapshot",
             _numbers(commit.metrics),
             commit.reason,
-            commit.created[:19].replace("T", " "),
+            _time(commit),
             size_of(entry.size),
             size_of(entry.added),
             entry.branch,
