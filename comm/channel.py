@@ -18,10 +18,12 @@ class Channel:
 
     Args:
         connection: Keeps the borders of messages (SOCK_SEQPACKET).
+        seconds: How long the other end may leave some two hundred messages unread.
     """
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
         self._sender = connection
+        self._sender.settimeout(seconds)
         self._receiver = connection.dup()  # each has a time-out of its own
         self._changed = threading.Condition()
         self._receiving = False
@@ -32,7 +34,7 @@ class Channel:
         """Send two numbers; the other end finds them under `tag`, in order.
 
         Raises:
-            OSError: The other end is closed.
+            OSError: The other end is closed, or does not read.
         """
         self._sender.send(_PACKET.pack(tag, *numbers))
 

@@ -188,14 +188,14 @@ def _connected(
     for position in range(mine):
         caller = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         caller.connect(_address(tokens[position]))
-        channels[position] = Channel(caller)
+        channels[position] = Channel(caller, seconds)
     listener.settimeout(seconds)
     while len(channels) < len(pids) - 1:
         called, _ = listener.accept()
         credentials = called.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid = _CREDENTIALS.unpack(credentials)[0]
         if pid in pids[mine + 1 :]:
-            channels[list(pids).index(pid)] = Channel(called)
+            channels[list(pids).index(pid)] = Channel(called, seconds)
         else:
             called.close()
     return channels

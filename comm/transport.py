@@ -15,7 +15,6 @@ from gradwire.comm.neighbors import Neighbors
 
 _TAGS = 1 << 20  # numbers of messages; they come round only after everything older has arrived
 _LENGTHS = 1021  # lengths told apart by their tags: gloo ends the process where a message does not fit its room
-_WORTH_READING = 1 << 15  # bytes; neighbors read messages from so many on
 
 Message = tuple[int, Tensor]  # position of the peer on the line, and what is sent to or received from it
 
@@ -33,7 +32,7 @@ class Line:
         on_streams: Whether it is the current CUDA stream that waits, and not the host.
         farewell: How a rank that gives up says why; None on NCCL.
         addresses: See `group`.
-        neighbors: For reading long messages from the sender's memory, where all ranks are on one host.
+        neighbors: For reading messages from the sender's memory, where all ranks are on one host.
     """
 
     axis: str
@@ -98,24 +97,20 @@ class Line:
 
     def _receive(self, exchange: "Exchange", peer: int, buffer: Tensor, tag: int) -> None:
         work: Awaited
-        if self._reads(buffer):
-            work = _Reading(self, peer, tag, buffer)
+        if self.neighbors is not None:
+            work = _Reading(self.neighbors, peer, _tag(tag, buffer), buffer)
         else:
             work = self.group.recv([buffer], self._address(peer), _tag(tag, buffer))
         exchange.receives.append((peer, work))
 
     def _send(self, exchange: "Exchange", peer: int, message: Tensor, tag: int) -> None:
         work: Awaited
-        if self._reads(message):
-            assert self.neighbors is not None
+        if self.neighbors is not None:
             self.neighbors.offer(peer, _tag(tag, message), message)
-            work = _Receipt(self, peer, _tag(tag, message))
+            work = _Receipt(self.neighbors, peer, _tag(tag, message))
         else:
             work = self.group.send([message], self._address(peer), _tag(tag, message))
         exchange.sends.append((peer, work))
-
-    def _reads(self, message: Tensor) -> bool:
-        return self.neighbors is not None and message.nbytes >= _WORTH_READING
 
     def _address(self, position: int) -> int:
         return position if self.addresses is None else self.addresses[position]
@@ -142,27 +137,25 @@ class Awaited(Protocol):
 class _Reading:
     """A message that comes from the peer's memory."""
 
-    line: Line
+    neighbors: Neighbors
     peer: int
     tag: int
     room: Tensor
 
     def wait(self, timeout: timedelta = timedelta.max) -> None:
-        assert self.line.neighbors is not None
-        self.line.neighbors.receive(self.peer, _tag(self.tag, self.room), self.room, timeout.total_seconds())
+        self.neighbors.receive(self.peer, self.tag, self.room, timeout.total_seconds())
 
 
 @dataclass(frozen=True, eq=False)
 class _Receipt:
     """For a message that the peer takes from this rank's memory."""
 
-    line: Line
+    neighbors: Neighbors
     peer: int
     tag: int
 
     def wait(self, timeout: timedelta = timedelta.max) -> None:
-        assert self.line.neighbors is not None
-        self.line.neighbors.receipt(self.peer, self.tag, timeout.total_seconds())
+        self.neighbors.receipt(self.peer, self.tag, timeout.total_seconds())
 
 
 @dataclass(frozen=True, eq=False)

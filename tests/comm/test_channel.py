@@ -9,7 +9,7 @@ from gradwire.comm.channel import Channel
 
 @pytest.fixture
 def ends():
-    pair = [Channel(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)]
+    pair = [Channel(end, 0.1) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)]
     yield pair
     for end in pair:
         end.close()
@@ -71,3 +71,11 @@ def test_whoever_waits_fails_when_either_end_hangs_up_and_what_came_before_is_he
         assert len(found) == 1
         assert "closed" in found[0]
     assert ends[0].hear(9, 1) == (1, 2)
+
+
+def test_an_end_that_reads_nothing_is_an_error_in_time(ends):
+    with pytest.raises(TimeoutError):
+        for number in range(100_000):
+            ends[0].tell(1, (number, 0))
+    ends[1].tell(1, (5, 6))
+    assert ends[0].hear(1, 5) == (5, 6)

@@ -17,7 +17,7 @@ from gradwire.comm.layout import segments
 from gradwire.comm.links import Link
 from gradwire.comm.neighbors import Neighbors
 
-COUNT = 150_001  # of each rank; their parts are long enough to be read
+COUNT = 150_001  # of each rank
 SEGMENT_MB = 0.25
 SEED = 3
 ALGORITHMS = {"two_shot": TwoShot(), "ring": Ring(), "halving_doubling": HalvingDoubling()}
