@@ -2,20 +2,20 @@
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch.distributed as dist
 
 from gradwire.checkpoint.background import Background, Saving, Stage
 from gradwire.checkpoint.branches import Found
-from gradwire.checkpoint.commit import Commit, Reason, parse_commit
+from gradwire.checkpoint.commit import Commit, Reason
 from gradwire.checkpoint.commits import CommitLog
 from gradwire.checkpoint.journal_writer import Durability, JournalWriter
+from gradwire.checkpoint.journals import Journals
 from gradwire.checkpoint.mirror import Mirror
 from gradwire.checkpoint.policy import Policy, Standing
 from gradwire.checkpoint.ranks import Ranks, raising
-from gradwire.checkpoint.reaching import Reach
 from gradwire.checkpoint.recovery import Recovery
 from gradwire.checkpoint.restoring import Restorer, load_everything, load_state
 from gradwire.checkpoint.retention import Retention
@@ -74,6 +74,7 @@ class Checkpointer:
         self._mirror = Mirror(self._tiers.hops, self._ranks, policy, self._saver.begin_anew)
         self._background = Background(self._saver, self._ranks, stage, policy, self._mirror.answer)
         self._restorer = Restorer(stores, self._ranks)
+        self._journals = Journals(self._tiers, self._mirror, self._restorer, self._ranks)
 
     def save(
         self,
@@ -229,7 +230,7 @@ class Checkpointer:
             NoCheckpoint: there is none.
             StoreError: the store cannot be read.
         """
-        return int(raising(lambda: self._ranks.on_first(lambda: self._reach.base_of(update))))
+        return self._journals.base_of(update)
 
     def reach(self) -> list[tuple[int, int]]:
         """The snapshots of the present branch, newest first, each with the last update that the journal leads to.
@@ -239,32 +240,15 @@ class Checkpointer:
         Raises:
             StoreError: the store cannot be read.
         """
-        found = raising(lambda: self._ranks.on_first(self._reach.all))
-        return [(int(update), int(last)) for update, last in found]
-
-    @property
-    def _reach(self) -> Reach:
-        return Reach(self._restorer, self._tiers.last)
+        return self._journals.reach()
 
     def recovery(self, commit: Commit) -> Recovery:
         """What was journalled after a snapshot that was restored. All ranks call it, and step through it together."""
-        home = self._told(lambda: self._tiers.base_of(commit)) if self._tiers.hops else commit
-        return Recovery(self._tiers.last, self._ranks, commit, home)
+        return self._journals.recovery(commit)
 
     def continue_at(self, recovery: Recovery, update: int) -> None:
         """Make later saves and journals continue from a journalled update that was replayed. All ranks call it."""
-        assert recovery.home is not None, "nothing was replayed"
-        self._tiers.continue_at(recovery.home, recovery.seal(update), update)
-
-    def _told(self, find: Callable[[], Commit | None]) -> Commit | None:
-        """A commit that the first rank finds, on every rank."""
-
-        def told() -> tuple[int, str] | None:
-            commit = find()
-            return None if commit is None else (commit.sequence, commit.to_bytes().decode("ascii"))
-
-        found = raising(lambda: self._ranks.on_first(told))
-        return None if found is None else parse_commit(found[1].encode("ascii"), found[0], self._tiers.last.url)
+        self._journals.continue_at(recovery, update)
 
     def journal(
         self, base: Commit, after: int, durability: Durability = "interval", interval: float = 5.0
@@ -284,16 +268,9 @@ class Checkpointer:
             StoreError: the store cannot be written.
         """
         self._claim()
-        if self._tiers.hops:
-            home = self._told(lambda: self._tiers.home_of(base, after))
-            if home is None:
-                self._mirror.finish()
-                home = self._mirror.arrived
-            assert home is not None, "what was claimed is copied"
-            base = home
-        epoch = raising(lambda: self._ranks.on_first(lambda: self._tiers.epoch))
+        home, epoch = self._journals.home(base, after)
         ranks = self._ranks
-        return JournalWriter(self._tiers.last, base, epoch, ranks.rank, ranks.size, durability, interval, after=after)
+        return JournalWriter(self._tiers.last, home, epoch, ranks.rank, ranks.size, durability, interval, after=after)
 
     @property
     def damaged(self) -> tuple[str, ...]:
