@@ -47,21 +47,26 @@ def _serve(rank: int, size: int, port: int, orders: Connection) -> None:
     while True:
         function, arguments = orders.recv()
         torch.manual_seed(0)
+        failure = None
         try:
             function(rank, *arguments)
-            orders.send(None)
         except BaseException:
-            orders.send(traceback.format_exc())
-        leave_groups()
+            failure = traceback.format_exc()
+        orders.send((failure, leave_groups()))
 
 
-def leave_groups() -> None:
-    """Give up the groups that a test created: each keeps a thread that wakes a hundred times a second."""
+def leave_groups() -> int:
+    """Give up the groups that a test created: each keeps a thread that wakes a hundred times a second.
+
+    Returns:
+        How many are left, because they cannot be given up.
+    """
     gc.collect()
     for group in list(dist.distributed_c10d._world.pg_map):
         if group is not dist.group.WORLD:
             give_up(group)
     gc.collect()
+    return len(dist.distributed_c10d._world.pg_map) - 1
 
 
 class Ranks:
@@ -83,10 +88,11 @@ class Ranks:
     def __call__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         for pipe in self.pipes:
             pipe.send((function, arguments))
-        answers = [pipe.recv() if pipe.poll(LONGEST) else "no answer" for pipe in self.pipes]
-        failures = [f"rank {rank}: {answer}" for rank, answer in enumerate(answers) if answer is not None]
-        if failures:
+        answers = [pipe.recv() if pipe.poll(LONGEST) else ("no answer", 0) for pipe in self.pipes]
+        failures = [f"rank {rank}: {failure}" for rank, (failure, _) in enumerate(answers) if failure is not None]
+        if failures or any(left for _, left in answers):
             self.stop()
+        if failures:
             pytest.fail("\n".join(failures), pytrace=False)
 
     def stop(self) -> None:
