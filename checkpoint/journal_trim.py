@@ -35,7 +35,7 @@ def trim(store: Store, bases: Sequence[Commit], verify: Callable[[Commit], None]
     verify(newest)
     if CommitLog(store).sequences()[-1:] != [newest.sequence]:
         return 0
-    return sum(_trim_base(store, folder, oldest) for folder in older)
+    return sum(_trim_base(store, folder, oldest, newest.epoch) for folder in older)
 
 
 def serves(place: Place, base: Commit) -> bool:
@@ -47,13 +47,16 @@ def serves(place: Place, base: Commit) -> bool:
     return place.base == base.sequence or (place.epoch == base.epoch and place.update > base.update)
 
 
-def _trim_base(store: Store, base_folder: str, oldest: Commit) -> int:
+def _trim_base(store: Store, base_folder: str, oldest: Commit, present: int) -> int:
     removed = 0
     for folder in store.folders(base_folder):
         for name in reversed(store.list(folder)):  # the newest go first, so that what remains has no gap
             if not serves(Place.of(name), oldest):
                 store.delete(name)
                 removed += 1
-        store.remove_folder(folder)
-    store.remove_folder(base_folder)
+        if int(folder.rpartition("/")[2]) == present:  # what is unfinished there, this run's ranks are writing
+            store.remove_empty(folder)
+        else:
+            store.remove_folder(folder)
+    store.remove_empty(base_folder)
     return removed

@@ -9,6 +9,7 @@ from pathlib import Path
 from gradwire.checkpoint.files import Files, RealFiles
 
 _TEMPORARY = ".tmp-"
+_REMOVALS = 3  # of a folder under a writer's hands, until that is no accident
 _NO_FOLDER_SYNC = frozenset((errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS))
 
 
@@ -123,14 +124,23 @@ class LocalObjects:
 
     @contextmanager
     def _temporary(self, folder: Path, data: memoryview) -> Iterator[Path]:
-        self._prepare(folder)
         path = folder / f"{_TEMPORARY}{secrets.token_hex(8)}"
         try:
-            self._write(path, data)
+            self._write_below(folder, path, data)
             yield path
         finally:
             with suppress(OSError):  # it is gone, or stays for the next writer's sweep
                 self._files.unlink(path)
+
+    def _write_below(self, folder: Path, path: Path, data: memoryview) -> None:
+        """Write a file; where a clean-up removes its empty folder just now, that is made again."""
+        for _ in range(_REMOVALS):
+            self._prepare(folder)
+            with suppress(FileNotFoundError):
+                self._write(path, data)
+                return
+        self._prepare(folder)
+        self._write(path, data)
 
     def _write(self, path: Path, data: memoryview) -> None:
         file = self._files.create(path)

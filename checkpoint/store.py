@@ -244,6 +244,11 @@ class Store:
             self._objects.sweep(folder)
             self._objects.remove_folder(folder)
 
+    def remove_empty(self, folder: str) -> None:
+        """Remove a folder of the journal if there is nothing in it. Raises as `remove_folder` does."""
+        with self._failing(f"remove {folder}"):
+            self._objects.remove_folder(folder)
+
     def _holds(self, name: str, data: memoryview) -> bool:
         with self._acting("read", name):
             return self._objects.read(name, len(data) + 1) == data

@@ -360,8 +360,10 @@ class Trainer:
         if self._saving is not None and self._saving.done:
             saving, self._saving = self._saving, None
             self._save_took = self._save_took if saving.failure else saving.seconds or 0.0
-        durable = self._checkpointer.durable if self._checkpointer is not None and self._saving is None else None
-        if durable is not None and durable.update > self._durable_update:
+        durable = None if self._checkpointer is None else self._checkpointer.durable
+        if durable is None or (self._saving is not None and durable.update == self._saved_update):
+            return  # once that one is done
+        if durable.update > self._durable_update:
             self._durable_update = durable.update
             if self.journal is not None:
                 self.journal.rebase(durable, self._save_took)

@@ -188,6 +188,22 @@ def test_what_was_journalled_while_a_base_was_saved_stays_with_it(store: Store) 
     assert updates(store, third) == [15]
 
 
+def test_trimming_leaves_what_the_run_is_writing_at_this_moment(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    writer = claimed(store)
+    first = committed(writer, 10)
+    put(store, first, writer.epoch, 11)
+    second = committed(writer, 11)
+    folder = tmp_path / "journal" / f"{first.sequence:020d}" / f"{writer.epoch:020d}"
+    unfinished = folder / ".tmp-12"
+    unfinished.touch()
+    assert trim(store, [second], lambda commit: None) == 1
+    assert unfinished.exists()
+    unfinished.unlink()
+    assert trim(store, [second], lambda commit: None) == 0
+    assert not folder.parent.exists()
+
+
 def test_nothing_is_trimmed_before_the_newest_base_is_verified_or_after_a_takeover(store: Store) -> None:
     writer = claimed(store)
     first = committed(writer, 10)

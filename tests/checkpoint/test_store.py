@@ -8,6 +8,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from gradwire.checkpoint import DamagedCheckpoint, MissingObject, StoreError, StoreFull, StoreUnavailable
+from gradwire.checkpoint.files import RealFiles
+from gradwire.checkpoint.local import LocalObjects
 from gradwire.checkpoint.remote import RemoteObjects
 from gradwire.checkpoint.retry import Retry
 from gradwire.checkpoint.store import Store, content_name
@@ -58,6 +60,21 @@ def test_several_objects_are_created_at_once_and_taken_names_are_told(store: Sto
     assert store.folders("journal") == [f"journal/{7:020d}"]
     assert store.folders(f"journal/{7:020d}") == [f"journal/{7:020d}/{5:020d}"]
     assert store.list(f"journal/{7:020d}/{5:020d}") == ENTRIES
+
+
+def test_a_folder_that_a_clean_up_removes_under_a_writers_hands_is_made_again(tmp_path: Path) -> None:
+    name, removals = f"journal/{1:020d}/{1:020d}/{1:020d}-0-of-1", [1, 2]
+
+    class Removing(RealFiles):
+        def create(self, path: Path) -> int:
+            if removals:
+                removals.pop()
+                path.parent.rmdir()
+            return super().create(path)
+
+    LocalObjects(tmp_path, Removing()).create(name, memoryview(b"entry"))
+    assert (tmp_path / name).read_bytes() == b"entry"
+    assert removals == []
 
 
 def test_a_folder_of_the_journal_goes_when_it_is_empty(tmp_path: Path) -> None:
