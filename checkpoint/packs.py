@@ -4,7 +4,7 @@ import hashlib
 import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -180,8 +180,11 @@ def read_scattered(
     for (packs, stored), tensor in zip(wanted, tensors, strict=True):
         for target in _targets(stored, tensor):
             targets[packs[target.chunk.pack]].append(target)
-    with ThreadPoolExecutor(readers, "gradwire-packs") as threads:
-        reading = [threads.submit(_read_pack, store, pack, each) for pack, each in targets.items()]
+    with (
+        ThreadPoolExecutor(readers, "gradwire-packs") as threads,
+        ThreadPoolExecutor(readers, "gradwire-chunks") as unpackers,
+    ):
+        reading = [threads.submit(_read_pack, store, pack, each, unpackers) for pack, each in targets.items()]
         try:
             for pack in reading:
                 pack.result()
@@ -209,15 +212,19 @@ def _targets(stored: StoredTensor, tensor: Tensor) -> Iterable[_Target]:
         start += chunk.length
 
 
-def _read_pack(store: Store, pack: PackRef, targets: Iterable[_Target]) -> None:
+def _read_pack(store: Store, pack: PackRef, targets: Sequence[_Target], unpackers: Executor) -> None:
     data = memoryview(store.get(pack.name, pack.size))
     where = f"{store.url}: {pack.name}"
     if len(data) != pack.size:
         raise DamagedCheckpoint(f"{where} has {len(data)} of its {pack.size} bytes")
     if xxhash.xxh3_128_hexdigest(data) != pack.checksum:
         raise DamagedCheckpoint(f"{where} is altered: its bytes do not have the digest {pack.checksum}")
-    for target in targets:
-        _unpack_into(target, data, where)
+
+    def unpack_some(some: Sequence[_Target]) -> None:
+        for target in some:
+            _unpack_into(target, data, where)
+
+    list(unpackers.map(unpack_some, [targets[first::READERS] for first in range(READERS)]))
 
 
 def unpack(pack: memoryview, chunk: Chunk, item_size: int, where: str) -> memoryview:

@@ -1,6 +1,7 @@
 """What the benchmark of checkpoints compares: gradwire, torch.save, torch's distributed checkpoints, safetensors."""
 
 import importlib
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -39,6 +40,9 @@ class Contender(ABC):
     def wait(self) -> None:  # noqa: B027 - most are durable before they return
         """Returns once what was saved is durable."""
 
+    def rest(self) -> None:  # noqa: B027 - most have nothing left to do
+        """Returns once nothing goes on behind the scenes."""
+
     @abstractmethod
     def restore(self, like: dict[str, Tensor], update: int) -> Tensors:
         """What was saved at an update, read as a new process would.
@@ -76,6 +80,12 @@ class Ours(Contender):
     def wait(self) -> None:
         assert self._saving is not None
         self._saving.wait()
+
+    def rest(self) -> None:
+        """Returns once what is no longer kept has been removed."""
+        for thread in threading.enumerate():
+            if thread.name.startswith("snapshot of update"):
+                thread.join()
 
     def restore(self, like: dict[str, Tensor], update: int) -> Tensors:
         restored: Tensors = self.opened().restore(update)[0].shared["model"]

@@ -24,7 +24,8 @@ class Measured:
         written: Bytes of the files that were new then.
         warm: Seconds that restoring took, with the disk's cache as it was.
         cold: The same without the cache; empty where it could not be dropped.
-        plain: Seconds for reading the files of the snapshot, from end to end, without the cache; ours only.
+        plain: Seconds in which reading the snapshot's files, and nothing else, gives as many bytes as the state has,
+            without the cache; ours only.
         wrong: What came back otherwise than it was saved, a line each.
     """
 
@@ -98,6 +99,7 @@ class Contest:
 
     def _turn(self, name: str, contender: Contender, found: Measured) -> None:
         self._save(name, contender, found)
+        contender.rest()
         self._pulse(f"{name} restores")
         self._restore(contender, found, found.warm)
         if self._cold:
@@ -140,7 +142,8 @@ class Contest:
         if contender.place.folder is not None:
             files = [contender.place.folder / name for name in contender.files()]
             _drop_together()
-            found.plain.append(_slowest(page_cache.read_seconds(files)[0]))
+            seconds, nbytes = page_cache.read_seconds(files)
+            found.plain.append(_slowest(seconds * self._state.nbytes / nbytes))
 
     def _train_on(self, updates: int) -> None:
         """Journal updates after our snapshot, recover, and compare with where training is by then."""

@@ -21,11 +21,11 @@ class Row:
         durable: Seconds until the state was durable.
         warm: Seconds that restoring took, with the disk's cache as it was.
         cold: The same without the cache; empty where it could not be dropped.
-        plain: Seconds for reading the same files and nothing else, without the cache; gradwire's only.
+        plain: Seconds in which plain reading of its files gives as many bytes, without the cache; gradwire's only.
         written: Bytes of new files.
         over_ours: By step, how many times as long as gradwire.
         written_share: Bytes of new files for each byte of the state; the median.
-        of_disk: Bytes of the state restored a second, over those that plain reading of its files gives, without cache.
+        of_disk: Bytes of the state restored in a second over those that plain reading gives, without the cache.
     """
 
     stall: tuple[float, ...]
@@ -84,7 +84,7 @@ def _lines(table: Mapping[str, Row]) -> Iterator[str]:
     for name, row in table.items():
         if row.of_disk is not None:
             ratio, low, high = row.of_disk
-            yield f"{name}: restores at {ratio:.2f} [{low:.2f}, {high:.2f}] of the speed at which its files are read"
+            yield f"{name}: restores at {ratio:.2f} [{low:.2f}, {high:.2f}] of the speed at which the disk is read"
 
 
 def _cell(row: Row, step: str, name: str) -> str:
