@@ -164,6 +164,16 @@ class Checkpointer:
         """
         self._background.close()
         self._mirror.finish(patient=True)
+
+    def free(self) -> None:
+        """After the end of a run: give back what a tier takes of the host's memory, once the last tier has everything.
+
+        All ranks call it.
+
+        Raises:
+            CheckpointError: as `close`; nothing is given back then.
+        """
+        self.close()
         if self._ranks.rank == 0:
             self._tiers.free()
 

@@ -80,7 +80,6 @@ class Tiers:
         self._bases: list[Commit | None] = [None for _ in stores]
         self._reached: int | None = None  # the update that the last tier's journal leads to, where the run goes on
         self._unseen: list[Claim] = []
-        self._saved: Commit | None = None
 
     @property
     def last(self) -> Store:
@@ -118,7 +117,7 @@ class Tiers:
 
     def publish(self, draft: Draft) -> Commit:
         """Commit a snapshot in the nearest tier, and have it copied to the others. As CommitWriter.publish."""
-        self._saved = commit = self._writers[0].publish(draft)
+        commit = self._writers[0].publish(draft)
         self._offer(0)(commit)
         return commit
 
@@ -191,10 +190,9 @@ class Tiers:
         return base
 
     def free(self) -> None:
-        """After the end of a run, give the host's memory back: the last tier has everything."""
-        if self._saved is not None and self._saved.reason == "end":
-            for folder in self._in_memory:
-                memory.free(folder)
+        """Give the host's memory back: the last tier has everything."""
+        for folder in self._in_memory:
+            memory.free(folder)
 
     def _offer(self, tier: int) -> Callable[[Commit], None]:
         def offer(commit: Commit) -> None:

@@ -562,7 +562,7 @@ class Trainer:
             self.journal.close()
         self.save("end" if status == "done" else "preempted")
         if self._checkpointer is not None:
-            self._checkpointer.close()
+            self._checkpointer.free() if status == "done" else self._checkpointer.close()
         self.strategy.drain()
         for callback in self.callbacks.values():
             callback.on_end(self, status)

@@ -434,6 +434,8 @@ def test_memory_is_a_folder_for_this_user_and_store_and_is_freed_at_the_end(
     with Checkpointer(tmp_path / "far", tiers=["memory"]) as checkpointer:
         assert restored(checkpointer) == 1
         checkpointer.save(state_at(2), {"updates": 2}, reason="end")
+    assert held(folder) == [2]
+    checkpointer.free()
     assert not folder.exists()
     assert restored(Checkpointer(tmp_path / "far", tiers=["memory"])) == 2
     folder.mkdir(mode=0o755)
