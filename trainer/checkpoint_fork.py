@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gradwire.checkpoint.fork import fork
+from gradwire.checkpoint.memory import MEMORY
 from gradwire.checkpoint.store import Store
 from gradwire.trainer.checkpoint_reference import Reference
 from gradwire.trainer.launch.errors import RunExistsError
@@ -44,11 +45,13 @@ def fork_to(reference: Reference, target: str) -> Forked:
 
 
 def _make_run(source: Path, directory: Path) -> None:
+    """A run directory whose stores are its own: other tiers than memory belong to the run that was forked."""
     import yaml  # type: ignore[import-untyped]
 
     config = yaml.safe_load((source / CONFIG).read_text())
     config["run"]["dir"] = str(directory)
     config["checkpoint"]["url"] = None
+    config["checkpoint"]["tiers"] = [each for each in config["checkpoint"].get("tiers", []) if each == MEMORY]
     overrides = source / OVERRIDES
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "logs").mkdir(exist_ok=True)
