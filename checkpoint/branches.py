@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gradwire.checkpoint.ancestry import leads_to
-from gradwire.checkpoint.commit import Commit
+from gradwire.checkpoint.commit import Commit, Epoch
 from gradwire.checkpoint.commits import History
 from gradwire.checkpoint.errors import DamagedCheckpoint, NoCheckpoint
 
@@ -86,21 +86,17 @@ def at_most(line: Line, update: int) -> Commit | None:
 
 def _nonces(history: History) -> Iterator[str]:
     """Of the claims and commits in a tier, the newest first."""
-    entries = sorted((*history.epochs, *history.commits), key=lambda entry: -entry.sequence)
-    yield from dict.fromkeys(entry.writer.nonce for entry in entries)
+    entries: list[Epoch | Commit] = [*history.epochs, *history.commits]
+    newest_first = sorted(entries, key=lambda entry: -entry.sequence)
+    yield from dict.fromkeys(entry.writer.nonce for entry in newest_first)
 
 
 def _line(history: History, nonce: str) -> Line:
     own = [commit for commit in history.commits if commit.writer.nonce == nonce]
-    claims = [epoch for epoch in history.epochs if epoch.writer.nonce == nonce]
-    if own:
-        return tuple(commit for commit in history.commits if leads_to(commit.sequence, own[-1].ancestry))
-    if not claims or claims[-1].seals is None:
-        return ()
-    base = claims[-1].seals.base
-    found = next((commit for commit in history.commits if commit.sequence == base), None)
-    ancestry = ((0, base),) if found is None else found.ancestry
-    return tuple(commit for commit in history.commits if leads_to(commit.sequence, ancestry)) if found else ()
+    seals = [epoch.seals for epoch in history.epochs if epoch.writer.nonce == nonce]
+    bases = [seal.base for seal in seals[-1:] if seal is not None]
+    newest = own or [commit for commit in history.commits if commit.sequence in bases]
+    return tuple(each for each in history.commits if newest and leads_to(each.sequence, newest[-1].ancestry))
 
 
 def _nothing(histories: Sequence[History], ref: Ref, everything: Sequence[Found]) -> NoCheckpoint | DamagedCheckpoint:
