@@ -65,6 +65,7 @@ class Tiers:
         self.stores = tuple(stores)
         self._in_memory = in_memory
         self._writers = [CommitWriter(store, identity) for store in stores]
+        self.hops: list[Hop]
         nearer = [Newest(lambda tier=tier: self.hops[tier].held) for tier in range(len(stores) - 1)]  # type: ignore[misc]
         keepings: list[Keeping] = [*nearer, keeping]
         cleaners = [Cleaner(store, each, keep_journal) for store, each in zip(stores, keepings, strict=True)]
