@@ -134,6 +134,10 @@ def fsck(
         reference = Reference.parse(store)
         release = hold(reference.run) if repair and reference.run is not None else None
         report = checking.check(reference.store)
+        if not any(report.checked.values()):
+            from gradwire.checkpoint import NoCheckpoint
+
+            raise NoCheckpoint(f"{report.url} holds no snapshot; check the URL")
         removed = remove(reference.store, report) if repair else None
         if as_json:
             values.print_json(values.report_values(report, removed))

@@ -194,6 +194,8 @@ def print_report(report: "Report", removed: Sequence[str] | None) -> None:
         typer.echo(f"{len(report.leftovers)} parts and packs are of no snapshot: of a save cut off, or under way")
     whole = ", ".join(str(commit.update) for commit in report.whole) or "none"
     typer.echo(f"{'sound' if report.sound else 'DAMAGED'}; whole snapshots of updates: {whole}")
+    if report.findings and report.whole and removed is None:
+        typer.echo("the same with --repair removes what cannot be restored")
     if removed is not None:
         typer.echo(f"removed {len(removed)} objects" + "".join(f"\n  {name}" for name in removed))
 
