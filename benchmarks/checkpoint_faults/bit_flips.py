@@ -16,7 +16,7 @@ from gradwire.checkpoint.local import LocalObjects
 from gradwire.checkpoint.store import Store
 from gradwire.checkpoint.tags import Tags
 
-REGIONS = 60
+REGIONS = 400
 
 
 class Safetensors:

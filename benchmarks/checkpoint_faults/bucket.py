@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from benchmarks.checkpoint_faults.contenders import Session
+from benchmarks.checkpoint_faults.disk import SECONDS
 from benchmarks.checkpoint_faults.gradwire_sessions import GradwireSession
 from benchmarks.checkpoint_faults.places import Hook
 from gradwire.checkpoint.remote import RemoteObjects
@@ -54,20 +55,23 @@ class Bucket:
         objects: Bytes and time by path.
         past: The paths after each change so far.
         delayed: Changes that were accepted and are still on their way.
+        time: Seconds since 1970; some pass with every object that is put.
     """
 
     objects: dict[str, tuple[bytes, float]] = field(default_factory=dict)
     past: list[frozenset[str]] = field(default_factory=lambda: [frozenset()])
     delayed: list[Callable[[], None]] = field(default_factory=list)
+    time: float = field(default_factory=time.time)
     lock: Any = field(default_factory=threading.RLock)
 
     def copy(self) -> "Bucket":
-        return Bucket(dict(self.objects), list(self.past))
+        return Bucket(dict(self.objects), list(self.past), time=self.time)
 
     def put(self, path: str, data: bytes, *, create: bool) -> None:
         if create and path in self.objects:
             raise FileExistsError(path)
-        self.objects[path] = data, time.time()
+        self.time += SECONDS
+        self.objects[path] = data, self.time
         self.past.append(frozenset(self.objects))
 
     def delete(self, path: str) -> None:

@@ -1,16 +1,19 @@
 """Faults of an object store, at every request of a workload."""
 
-import itertools
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 
 from benchmarks.checkpoint_faults.bucket import Bucket, BucketPlace, Client, Effect, Kind, Request, Stale, over
+from benchmarks.checkpoint_faults.choices import EVERYTHING, Choice, kind_of
 from benchmarks.checkpoint_faults.oracle import Verdict, judge
 from benchmarks.checkpoint_faults.places import Course, Workload
 from benchmarks.checkpoint_faults.tally import Tally
 
 BURST = 6
 FOREVER = 10**9
+_NEVER = 10**9
 
 
 @dataclass(frozen=True)
@@ -56,18 +59,21 @@ def name_of(kind: Kind) -> str:
     return f"{kind.name} on an object store"
 
 
-def kill_everywhere(kind: Kind, workload: Workload, tally: Tally, every: int = 1) -> None:
-    """The process is killed before and after each request that changes something."""
+def kill_everywhere(kind: Kind, workload: Workload, tally: Tally, choice: Choice = EVERYTHING) -> None:
+    """The process is killed before and after each request that changes something, and that is chosen."""
     client = Client(Bucket())
     course = Course(lambda: over(client, kind), client.log)
     course.run(workload)
+    changes = [number for number, request in enumerate(client.log) if request.changes]
+    kinds = [kind_of(client.log[number]) for number in changes]
+    chosen = {changes[number] for number in takewhile(lambda n: n < len(changes), choice.numbers(lambda: kinds))}
     bucket = Bucket()
     replay = Client(bucket)
     for number, request in enumerate(client.log):
-        if request.changes and number % every == 0:
+        if number in chosen:
             judged(tally, "killed before a request", BucketPlace(bucket, kind), course, number, number, request)
         _again(replay, request)
-        if request.changes and number % every == 0:
+        if number in chosen:
             judged(tally, "killed after a request", BucketPlace(bucket, kind), course, number, number, request)
             judged(tally, "killed after a request", BucketPlace(bucket, kind), course, number + 1, number, request)
 
@@ -93,10 +99,10 @@ def _again(client: Client, request: Request) -> None:
         return
 
 
-def fail_requests(kind: Kind, workload: Workload, tally: Tally, every: int = 1) -> None:
-    """Faults at every request (or each `every`-th) while the process goes on."""
+def fail_requests(kind: Kind, workload: Workload, tally: Tally, choice: Choice = EVERYTHING) -> None:
+    """Faults at every request that is chosen, while the process goes on."""
     for fault in BUCKET_FAULTS:
-        for number in itertools.count(0, every):
+        for number in choice.numbers(lambda fault=fault: _kinds(kind, workload, fault)):
             found = fail_request(kind, workload, fault, number)
             if found is None:
                 break
@@ -104,27 +110,16 @@ def fail_requests(kind: Kind, workload: Workload, tally: Tally, every: int = 1) 
             tally.add(name_of(kind), fault.name, verdict, f"request {number} ({request.kind} {request.path})")
 
 
+def _kinds(kind: Kind, workload: Workload, fault: BucketFault) -> list[str]:
+    """Kinds of the requests that a fault could strike first."""
+    met: list[str] = []
+    _run(kind, workload, fault, _NEVER, met)
+    return met
+
+
 def fail_request(kind: Kind, workload: Workload, fault: BucketFault, number: int) -> tuple[Request, Verdict] | None:
     """Let a fault strike from the `number`-th request of its kinds on; None where there are fewer."""
-    bucket, met, since = Bucket(), 0, 0
-    struck: Request | None = None
-
-    def hook(_: int, request: Request) -> Effect | Stale | None:
-        nonlocal met, since, struck
-        since += struck is not None
-        if fault.arrives and since == fault.arrives:
-            bucket.arrive()
-        if request.kind not in fault.kinds or (fault.effect == "short" and not bucket.objects.get(request.path)):
-            return None
-        met += 1
-        if not number < met <= number + fault.times:
-            return None
-        struck = struck or request
-        return fault.effect
-
-    client = Client(bucket, hook)
-    course = Course(lambda: over(client, kind), client.log)
-    course.run(workload)
+    bucket, course, struck = _run(kind, workload, fault, number, [])
     if struck is None:
         return None
     if course.untyped:
@@ -134,6 +129,34 @@ def fail_request(kind: Kind, workload: Workload, fault: BucketFault, number: int
         if verdict.outcome != "survived":
             break
     return struck, verdict
+
+
+def _run(
+    kind: Kind, workload: Workload, fault: BucketFault, number: int, met: list[str]
+) -> tuple[Bucket, Course, Request | None]:
+    """The workload, the fault striking from the `number`-th of the requests that are met on; which one that was."""
+    bucket, since = Bucket(), 0
+    struck: Request | None = None
+    one_at_a_time = threading.RLock()  # a process has several threads
+
+    def hook(_: int, request: Request) -> Effect | Stale | None:
+        nonlocal since, struck
+        with one_at_a_time:
+            since += struck is not None
+            if fault.arrives and since == fault.arrives:
+                bucket.arrive()
+            if request.kind not in fault.kinds or (fault.effect == "short" and not bucket.objects.get(request.path)):
+                return None
+            met.append(kind_of(request))
+            if not number < len(met) <= number + fault.times:
+                return None
+            struck = struck or request
+            return fault.effect
+
+    client = Client(bucket, hook)
+    course = Course(lambda: over(client, kind), client.log)
+    course.run(workload)
+    return bucket, course, struck
 
 
 def _settled(settle: Callable[[], None], place: BucketPlace, course: Course) -> Verdict:

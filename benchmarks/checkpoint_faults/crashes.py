@@ -90,7 +90,7 @@ def cut_off(contents: Contents, kept: set[int], written: Mapping[int, str]) -> C
     files = {
         inode: _file(contents.files[inode], written.get(inode, "durable")) for inode in reachable.values() if inode
     }
-    return Contents(reachable, dict(reachable), [], files, contents.ordered)
+    return Contents(reachable, dict(reachable), [], files, contents.ordered, contents.time)
 
 
 def _file(file: File, how: str) -> File:

@@ -21,6 +21,7 @@ Kind = Literal[
     *("read", "names", "size", "modified"),
 ]
 NAMES = frozenset(("create", "link", "rename", "unlink", "make_folder", "remove_folder"))
+SECONDS = 0.75
 FIRST_FILE = 1_000_000  # numbers of open files that the operating system does not hand out
 
 
@@ -76,6 +77,7 @@ class Contents:
         durable: As they are after a power cut that loses all it can.
         pending: What was done to names and is not durable.
         files: By inode.
+        time: Seconds since 1970; some pass with every file that is made or written.
         ordered: Whether an fsync of anything makes all changes of names before it durable, as file systems with a
             journal do; POSIX promises none of it.
     """
@@ -85,6 +87,7 @@ class Contents:
     pending: list[Operation] = field(default_factory=list)
     files: dict[int, File] = field(default_factory=dict)
     ordered: bool = False
+    time: float = field(default_factory=time.time)
 
     @classmethod
     def with_folder(cls, folder: str, ordered: bool = False) -> "Contents":
@@ -94,25 +97,28 @@ class Contents:
         return cls(names, dict(names), ordered=ordered)
 
     def copy(self) -> "Contents":
-        return Contents(dict(self.names), dict(self.durable), list(self.pending), dict(self.files), self.ordered)
+        return Contents(
+            dict(self.names), dict(self.durable), list(self.pending), dict(self.files), self.ordered, self.time
+        )
 
     def apply(self, operation: Operation) -> None:
         """Do what an operation does; one that failed only does its harm."""
         inode, file = operation.inode, self.files.get(operation.inode, File())
+        self.time += SECONDS * (operation.kind in ("create", "write"))
         if operation.kind == "sync":
             kept = file.durable if operation.failed or file.lost else file.data
             self.files[inode] = replace(file, durable=kept, lost=file.lost or operation.failed)
             if self.ordered and not operation.failed:
                 self._settle_all()
         elif operation.kind == "write":
-            self.files[inode] = replace(file, data=file.data + operation.data, modified=time.time())
+            self.files[inode] = replace(file, data=file.data + operation.data, modified=self.time)
         elif operation.failed:
             return
         elif operation.kind == "sync_folder":
             self._settle_all() if self.ordered else self._settle(operation.path)
         elif operation.kind in NAMES:
             if operation.kind == "create":
-                self.files[inode] = File(modified=time.time())
+                self.files[inode] = File(modified=self.time)
             rename(self.names, operation)
             self.pending.append(operation)
 

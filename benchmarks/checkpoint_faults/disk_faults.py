@@ -1,12 +1,14 @@
 """Faults of a disk and of the process above it, at every operation of a workload."""
 
 import errno
-import itertools
 import os
 import random
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, takewhile
 
+from benchmarks.checkpoint_faults.choices import EVERYTHING, Choice, kind_of
 from benchmarks.checkpoint_faults.crashes import cuts, kills, power_cuts
 from benchmarks.checkpoint_faults.disk import Contents, Disk, Operation
 from benchmarks.checkpoint_faults.oracle import Judgment, Verdict, judge
@@ -24,9 +26,9 @@ def crash_everywhere(
     tally: Tally,
     start: Contents,
     choices: int = 6,
-    every: int = 1,
+    choice: Choice = EVERYTHING,
 ) -> None:
-    """Kills and power cuts at every operation (or each `every`-th). Equal disks are judged once and counted each time.
+    """Kills and power cuts at every operation that is chosen. Equal disks are judged once and counted each time.
 
     Args:
         name: The contender's.
@@ -35,7 +37,7 @@ def crash_everywhere(
         tally: Where verdicts go.
         start: The disk before.
         choices: Random subsets of what is not durable, at each operation.
-        every: Which operations.
+        choice: Which operations, and what may have become of them.
     """
     disk = Disk(start.copy())
     course = Course(lambda: open_session(disk), disk.log)
@@ -52,13 +54,24 @@ def crash_everywhere(
         if judgments[key].later:
             tally.add(name, f"{LATER}{journal}", judgments[key].later, where)
 
+    kinds = [kind_of(operation) for operation in disk.log]
     journal = ", on a file system with a journal" if start.ordered else ""
-    for number, label, contents in kills(disk.log, start.copy()) if not start.ordered else ():
-        if number % every == 0:
+    for number, cases in _chosen(kills(disk.log, start.copy()), kinds, choice) if not start.ordered else ():
+        for label, contents in cases:
             judged(number, number, label, contents, f"killed {label.replace('torn:', 'within a write:')}")
-    for number, label, contents in power_cuts(disk.log, start.copy(), choices, seed=0):
-        if number % every == 0:
+    for number, cases in _chosen(power_cuts(disk.log, start.copy(), choices, seed=0), kinds, choice):
+        for label, contents in cases:
             judged(number, number + 1, f"{label} after", contents, f"power cut, {label}{journal}")
+
+
+def _chosen(
+    cases: Iterator[tuple[int, str, Contents]], kinds: list[str], choice: Choice
+) -> Iterator[tuple[int, Sequence[tuple[str, Contents]]]]:
+    """The chosen cases of each chosen operation."""
+    chosen = set(takewhile(lambda number: number < len(kinds), choice.numbers(lambda: kinds)))
+    for number, of_one in groupby(cases, lambda case: case[0]):
+        if number in chosen:
+            yield number, choice.some((label, contents) for _, label, contents in of_one)
 
 
 def _said(operation: Operation) -> str:
@@ -102,17 +115,29 @@ DISK_FAULTS = (
 
 
 def fail_everywhere(
-    name: str, open_session: OpenSession, workload: Workload, tally: Tally, start: Contents, every: int = 1
+    name: str,
+    open_session: OpenSession,
+    workload: Workload,
+    tally: Tally,
+    start: Contents,
+    choice: Choice = EVERYTHING,
 ) -> None:
-    """Errors at every operation (or each `every`-th) while the process goes on; then it ends, or the power goes."""
+    """Errors at every operation that is chosen, while the process goes on; then it ends, or the power goes."""
     for fault in DISK_FAULTS:
-        for number in itertools.count(0, every):
-            met = fail_at(open_session, workload, start, fault, number)
+        for number in choice.numbers(lambda fault=fault: _kinds(open_session, workload, start, fault)):
+            met = fail_at(open_session, workload, start, fault, number, choice)
             if met is None:
                 break
             where = f"operation {number} ({_said(met.operation)})"
             for kind, verdict in met.verdicts:
                 tally.add(name, kind, verdict, where)
+
+
+def _kinds(open_session: OpenSession, workload: Workload, start: Contents, fault: DiskFault) -> list[str]:
+    """Kinds of the operations that a fault could strike first."""
+    disk = Disk(start.copy())
+    Course(lambda: open_session(disk), disk.log).run(workload)
+    return [kind_of(operation) for operation in disk.log if fault.strikes(operation)]
 
 
 @dataclass(frozen=True)
@@ -129,19 +154,22 @@ class Met:
 
 
 def fail_at(
-    open_session: OpenSession, workload: Workload, start: Contents, fault: DiskFault, number: int
+    open_session: OpenSession, workload: Workload, start: Contents, fault: DiskFault, number: int, choice: Choice
 ) -> Met | None:
     """Let the `number`-th operation that the fault can strike fail; None where there are fewer."""
     met = 0
     struck: Operation | None = None
+    one_at_a_time = threading.Lock()  # a process has several threads
 
     def hook(_: int, operation: Operation) -> None:
         nonlocal met, struck
         if not fault.strikes(operation):
             return
-        met += 1
-        if met == number + 1 or (fault.lasting and met > number):
-            struck = struck or operation
+        with one_at_a_time:
+            met += 1
+            strikes = met == number + 1 or (fault.lasting and met > number)
+            struck = struck or (operation if strikes else None)
+        if strikes:
             raise OSError(fault.number, os.strerror(fault.number), operation.path)
 
     disk = Disk(start.copy(), hook)
@@ -151,17 +179,16 @@ def fail_at(
         return None
     if course.untyped:
         return Met(struck, [(fault.name, Verdict("lost", f"an error without a class: {course.untyped}"))])
-    return Met(struck, list(_afterwards(open_session, disk.contents, course.last, fault.name)))
+    return Met(struck, list(_afterwards(open_session, disk.contents, course.last, fault.name, choice)))
 
 
 def _afterwards(
-    open_session: OpenSession, contents: Contents, known: Moment, name: str
+    open_session: OpenSession, contents: Contents, known: Moment, name: str, choice: Choice
 ) -> Iterator[tuple[str, Verdict]]:
     """The process ends; or the power goes with it."""
     seen: set[str] = set()
-    ends = [(name, contents)]
-    ends += [(f"{name}, then a power cut", cut) for _, cut in cuts(contents, 2, random.Random(name))]
-    for kind, end in ends:
+    cut = choice.some((f"{name}, then a power cut", cut) for _, cut in cuts(contents, 2, random.Random(name)))
+    for kind, end in ((name, contents), *cut):
         if (digest := end.digest()) in seen:
             continue
         seen.add(digest)

@@ -8,11 +8,15 @@ from unittest import mock
 
 from benchmarks.checkpoint_faults.contenders import FOLDER, Altered, checked
 from benchmarks.checkpoint_faults.disk import Disk
+from benchmarks.checkpoint_faults.inline import without_pools
 from benchmarks.checkpoint_faults.states import tensors_at
 from gradwire.checkpoint import Checkpointer, CheckpointError, NoCheckpoint, State, fsck
 from gradwire.checkpoint.commit import Commit
 from gradwire.checkpoint.commits import CommitLog
 from gradwire.checkpoint.local import LocalObjects
+from gradwire.checkpoint.pruning import plan_prune
+from gradwire.checkpoint.repair import repair
+from gradwire.checkpoint.retention import Retention
 from gradwire.checkpoint.store import Objects, Store
 
 _NUMBERS = itertools.count()
@@ -41,7 +45,7 @@ class Places:
         def opened(url: str, *rest: Any, **named: Any) -> Store:
             return Store(url, self._places[url]()) if url in self._places else self._open(url, *rest, **named)
 
-        with mock.patch.object(Store, "open", opened):
+        with mock.patch.object(Store, "open", opened), without_pools():
             yield
 
 
@@ -103,6 +107,23 @@ class GradwireSession:
                 except (CheckpointError, Altered) as error:
                     problems.append(str(error))
         return problems
+
+    def prune(self) -> None:
+        """`gradwire checkpoint prune`: keep the newest snapshot alone."""
+        with PLACES.installed():
+            collector, plan = plan_prune(Store.open(self._url), Retention(1, 0, "eval/loss"))
+            collector.carry_out(plan)
+
+    def repair(self) -> None:
+        """`gradwire checkpoint fsck --repair`."""
+        with PLACES.installed():
+            store = Store.open(self._url)
+            repair(store, fsck.check(store))
+
+    def lose(self, update: int) -> None:
+        """Damage a snapshot: its part is gone."""
+        with PLACES.installed():
+            Store.open(self._url).delete(self.checkpointer.at(update).parts[0].name)
 
     def end(self) -> None:
         """Nothing goes on after the last save."""

@@ -1,9 +1,10 @@
 """Counts of what survived, by kind of fault."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.checkpoint_faults.classes import CLASSES, by_class
 from benchmarks.checkpoint_faults.oracle import Verdict
 
 EXAMPLES = 5
@@ -34,35 +35,39 @@ class Row:
 
 @dataclass
 class Tally:
-    """Rows by contender and kind of fault, in the order in which they came."""
+    """Rows by contender and kind of fault, in the order in which they came.
+
+    Args:
+        rows: Of what came so far.
+        told: Called with each verdict.
+    """
 
     rows: dict[tuple[str, str], Row] = field(default_factory=dict)
+    told: Callable[[], None] = lambda: None
 
     def add(self, contender: str, kind: str, verdict: Verdict, where: str) -> None:
         self.rows.setdefault((contender, kind), Row()).add(verdict, where)
+        self.told()
 
     def to_json(self) -> list[dict[str, Any]]:
         return [{"contender": contender, "fault": kind, **vars(row)} for (contender, kind), row in self.rows.items()]
 
 
 def table(rows: Iterable[dict[str, Any]]) -> str:
-    """Markdown: a row for each kind of fault, a column for each contender; survived / injected."""
+    """Markdown: a row for each class of faults, a column for each contender; survived / injected."""
     rows = list(rows)
     contenders = list(dict.fromkeys(row["contender"] for row in rows))
-    lines = [
-        "| fault | " + " | ".join(contenders) + " |",
-        "|---|" + "---|" * len(contenders),
-    ]
-    found = {(row["contender"], row["fault"]): row for row in rows}
-    for kind in dict.fromkeys(row["fault"] for row in rows):
-        cells = [_cell(found.get((contender, kind))) for contender in contenders]
-        lines.append(f"| {kind} | " + " | ".join(cells) + " |")
+    lines = ["| fault | what is done | " + " | ".join(contenders) + " |", "|---|---|" + "---|" * len(contenders)]
+    what = {each.name: each.what for each in CLASSES}
+    for name, counts in by_class(rows).items():
+        cells = [_cell(counts.get(contender)) for contender in contenders]
+        lines.append(f"| {name} | {what[name]} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _cell(row: dict[str, Any] | None) -> str:
-    if row is None:
+def _cell(counts: dict[str, int] | None) -> str:
+    if counts is None:
         return "–"
-    silent = f", {row['lost']} lost" if row["lost"] else ""
-    refused = f", {row['refused']} refused" if row["refused"] else ""
-    return f"{row['survived']} / {row['injected']}{refused}{silent}"
+    ends = [f"{counts[end]:,} {end}" for end in ("refused", "lost") if counts[end]]
+    rest = f" ({', '.join(ends)})" if ends else ""
+    return f"{counts['survived']:,} / {counts['injected']:,}{rest}"
