@@ -87,10 +87,14 @@ class Journaling:
 
     @property
     def due(self) -> bool:
-        """Whether recovery would take longer than it may, so that a snapshot is due; the first rank's answer counts."""
+        """Whether recovery would take longer than it may, so that a snapshot is due; the first rank's answer counts.
+
+        Where loading alone takes that long, no snapshot helps: then replaying may take as long as loading.
+        """
         if self._recover_within is None or self._writer is None:
             return False
-        return self._load + (self._writer.last - self._saved) * self._per_update > self._recover_within
+        replaying = (self._writer.last - self._saved) * self._per_update
+        return replaying > max(self._recover_within - self._load, self._load)
 
     def wait(self, update: int) -> None:
         """Before the gradients of the next update are reduced: on every rank, the last one's are durable."""
