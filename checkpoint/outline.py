@@ -11,10 +11,10 @@ from gradwire.checkpoint import tree
 from gradwire.checkpoint.commit import Commit
 from gradwire.checkpoint.document import LARGEST
 from gradwire.checkpoint.errors import DamagedCheckpoint
-from gradwire.checkpoint.packs import read_scattered
 from gradwire.checkpoint.snapshot import Part, local_places, read_parts, shared_places
 from gradwire.checkpoint.store import Store
 from gradwire.checkpoint.tensors import StoredTensor
+from gradwire.checkpoint.unpacking import read_scattered
 
 
 @dataclass(frozen=True, eq=False)

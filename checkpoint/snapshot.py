@@ -13,9 +13,10 @@ from gradwire.checkpoint import tree
 from gradwire.checkpoint.document import FORMAT, Fields, dump, load
 from gradwire.checkpoint.errors import DamagedCheckpoint
 from gradwire.checkpoint.known import Known
-from gradwire.checkpoint.packs import SALT, PackRef, PackWriter, read_scattered
+from gradwire.checkpoint.packs import SALT, PackRef, PackWriter
 from gradwire.checkpoint.store import Store, content_name
 from gradwire.checkpoint.tensors import StoredTensor, check_storable
+from gradwire.checkpoint.unpacking import read_scattered
 
 LONGEST_PART = 256 * 2**20
 _READERS = 8  # threads, because an object store takes its time to answer

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from gradwire.checkpoint.commit import Commit
 from gradwire.checkpoint.errors import DamagedCheckpoint
 from gradwire.checkpoint.outline import Named, Outline, read_outline
-from gradwire.checkpoint.packs import PackRef, unpack
+from gradwire.checkpoint.packs import PackRef
 from gradwire.checkpoint.store import Store, content_name
 from gradwire.checkpoint.tensors import Chunk
+from gradwire.checkpoint.unpacking import unpack
 
 log = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ from gradwire.checkpoint.commit import Commit
 from gradwire.checkpoint.dcp.parts import Slice, metadata_of, parse
 from gradwire.checkpoint.dcp.protocol import checked_update, completed
 from gradwire.checkpoint.errors import CheckpointError
-from gradwire.checkpoint.packs import read_scattered
 from gradwire.checkpoint.ranks import Ranks
 from gradwire.checkpoint.restoring import Restorer
 from gradwire.checkpoint.snapshot import Part, read_parts
 from gradwire.checkpoint.store import Store
+from gradwire.checkpoint.unpacking import read_scattered
 
 _READ_BYTES = 256 * 2**20
 

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from gradwire.checkpoint import DamagedCheckpoint, StateTooLarge, StoreError, UnsupportedState
 from gradwire.checkpoint.document import Fields
-from gradwire.checkpoint.packs import PACK_BYTES, SALT, PackRef, PackWriter, read_tensors
+from gradwire.checkpoint.packs import PACK_BYTES, SALT, PackRef, PackWriter
 from gradwire.checkpoint.store import Store
 from gradwire.checkpoint.tensors import CHUNK_BYTES, DTYPES, StoredTensor, check_storable, pieces
+from gradwire.checkpoint.unpacking import read_tensors
 
 
 def random_bits(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
