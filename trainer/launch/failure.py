@@ -120,9 +120,9 @@ def is_lost_peer(error: BaseException) -> bool:
 
 
 def _is_broken_link(error: BaseException) -> bool:
-    torch_errors = {"DistBackendError", "DistNetworkError", "DistStoreError"}
+    named = {"DistBackendError", "DistNetworkError", "DistStoreError", "CollectiveError"}  # torch's, ours
     names = {base.__name__ for base in type(error).__mro__}
-    if names & torch_errors:
+    if names & named:
         return True
     text = str(error)
     return "RuntimeError" in names and ("gloo" in text or "NCCL" in text) and any(m in text for m in _BROKEN_LINKS)

@@ -94,3 +94,12 @@ def test_a_dump_by_faulthandler_means_a_hang_in_native_code():
     failure = failures.silent(1, 1, log)
     assert failure.kind == "stalled" and "native code" in failure.message
     assert failure.trace.startswith("Timeout")
+
+
+def test_a_collective_of_ours_that_failed_names_no_cause_of_its_own():
+    from gradwire.comm import CollectiveError
+
+    failure = failures.describe_error(CollectiveError("rank 1 waited for rank 0: Connection reset by peer"), 1)
+    assert (failure.kind, failure.brief) == ("peer", True)
+    killed = failures.killed(0, -9, "")
+    assert failures.first_of([failure, killed]) is killed
