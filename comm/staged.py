@@ -187,6 +187,8 @@ class Staged:
         for line in self._lines.values():
             line.close()
             give_up(line.group)
+        self._lines.clear()  # a group's threads end with the last object that holds it
+        self._lanes.clear()
 
     def _step(self, line: Line) -> Step:
         if line.axis in self._low_rank:

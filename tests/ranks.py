@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from gradwire.comm import AllReduce, Reducer
 from gradwire.comm.group import give_up
 
 PATIENCE = 60  # seconds that a collective may take
@@ -52,15 +53,25 @@ def _serve(rank: int, size: int, port: int, orders: Connection) -> None:
             function(rank, *arguments)
         except BaseException:
             failure = traceback.format_exc()
-        orders.send((failure, leave_groups()))
+        try:
+            left = leave_groups()
+        except Exception:  # a test of failures broke them
+            left = 1
+        orders.send((failure, left))
 
 
 def leave_groups() -> int:
-    """Give up the groups that a test created: each keeps a thread that wakes a hundred times a second.
+    """Give up the groups that a test created, and what holds them: their threads wake a hundred times a second.
 
     Returns:
         How many are left, because they cannot be given up.
     """
+    gc.collect()
+    for each in gc.get_objects():
+        if isinstance(each, Reducer):
+            each.detach()
+        elif isinstance(each, AllReduce):
+            each.close()
     gc.collect()
     for group in list(dist.distributed_c10d._world.pg_map):
         if group is not dist.group.WORLD:
