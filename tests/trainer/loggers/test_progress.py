@@ -5,6 +5,7 @@ import select
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -49,7 +50,7 @@ def test_time_left_follows_the_speed_since_the_start(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("gradwire.trainer.loggers.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("gradwire.trainer.loggers.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
     progress = Progress()
     progress.start(RunInfo(total_updates=800, resumed_update=400))
     now[0] += 10.0
@@ -61,7 +62,7 @@ def test_time_left_follows_the_speed_since_the_start(
 
 def test_the_age_of_the_last_checkpoint_counts_from_when_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("gradwire.trainer.loggers.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("gradwire.trainer.loggers.progress.time", SimpleNamespace(monotonic=lambda: now[0]))
     progress = Progress()
     assert "saved 0:00 ago" in progress.line(RECORD | {"checkpoint/update": 10})
     now[0] = 75.0
