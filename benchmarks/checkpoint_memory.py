@@ -84,7 +84,7 @@ STEPS: dict[str, Callable[[Path, float, str], dict[str, Any]]] = {"save": save, 
 def fresh(step: str, folder: Path, gb: float, stage: str, *, cold: bool) -> dict[str, Any]:
     """A step in a process of its own."""
     if cold:
-        drop()
+        drop(folder)
     command = [sys.executable, "-m", "benchmarks.checkpoint_memory", "--step", step, "--folder", str(folder)]
     done = subprocess.run(
         [*command, "--gb", str(gb), "--stage", stage], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True

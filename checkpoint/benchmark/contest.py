@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -104,7 +105,7 @@ class Contest:
         self._restore(contender, found, found.warm)
         if self._cold:
             self._pulse(f"{name} restores without cache")
-            _drop_together()
+            _drop_together(contender.place.folder)
             self._restore(contender, found, found.cold)
             if isinstance(contender, Ours):
                 self._read_plainly(contender, found)
@@ -141,7 +142,7 @@ class Contest:
     def _read_plainly(self, contender: Ours, found: Measured) -> None:
         if contender.place.folder is not None:
             files = [contender.place.folder / name for name in contender.files()]
-            _drop_together()
+            _drop_together(contender.place.folder)
             seconds, nbytes = page_cache.read_seconds(files)
             found.plain.append(_slowest(seconds * self._state.nbytes / nbytes))
 
@@ -156,17 +157,18 @@ class Contest:
         journalled = journal(ours, self._state, updates)
         self._pulse(f"{updates} updates are recovered")
         if self._cold:
-            _drop_together()
+            _drop_together(ours.place.folder)
         dist.barrier()
         found, wrong = recover(ours, self._state, journalled)
         self.recovered.append(found)
         self.measured[OURS].wrong += wrong
 
 
-def _drop_together() -> None:
-    """Every host's first rank drops the cache; the others wait."""
+def _drop_together(folder: Path | None) -> None:
+    """Every rank has a contender's files dropped from the cache; none reads before."""
     dist.barrier()
-    page_cache.drop()
+    if folder is not None:
+        page_cache.drop(folder)
     dist.barrier()
 
 

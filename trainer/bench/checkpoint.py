@@ -117,7 +117,7 @@ def heading(state: TrainingState, ranks: int, place: Place, cold: bool, frozen: 
         "×: how many times as much as gradwire, in paired rounds, with 95 % intervals.",
     ]
     if not cold:
-        lines.append("cold restores are left out: only root on Linux may drop the cache of a local disk.")
+        lines.append("cold restores are left out: only files on a local disk, on Linux, have a cache to drop.")
     return "\n".join(lines)
 
 
