@@ -1,21 +1,16 @@
 """`gradwire bench checkpoint` on one rank: the contest, its table, its JSON and its picture."""
 
-import json
-import shutil
-import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from gradwire.checkpoint.benchmark import NAMES, Contest, Place, Recovered, TrainingState, can_drop
-from gradwire.trainer import named_files
 from gradwire.trainer.bench import checkpoint_picture
 from gradwire.trainer.bench.checkpoint_rows import Row, recovery_line, rows, to_text
-from gradwire.trainer.bench.errors import WrongResultError
+from gradwire.trainer.bench.running import Stopped, conclude, on_any, pulse, say, write_json
 from gradwire.trainer.launch.context import WorkerContext
 from gradwire.trainer.launch.exit_codes import ExitCode
 from gradwire.trainer.worker import main
@@ -52,10 +47,6 @@ class Findings:
     wrong: list[str]
 
 
-class _Stopped(Exception):  # noqa: N818 - no error: somebody asked to stop
-    """A rank was asked to stop."""
-
-
 def measure(config: Mapping[str, Any], context: WorkerContext) -> int:
     """Measure on this rank, together with the others; the first rank tells. The exit code.
 
@@ -65,35 +56,31 @@ def measure(config: Mapping[str, Any], context: WorkerContext) -> int:
     place = Place(context.arguments["url"])
     try:
         findings = _measure(context, place)
-    except _Stopped:
+    except Stopped:
         return int(ExitCode.PREEMPTED)
     finally:
         if context.rank == 0:
             place.remove()
     if context.rank == 0:
         _write(findings, context.arguments)
-    if context.local_rank == 0:
-        shutil.rmtree(context.run_dir, ignore_errors=True)  # a temporary folder with logs that told nothing
-    if findings.wrong:
-        raise WrongResultError("Results were wrong:\n" + "\n".join(findings.wrong))
-    return int(ExitCode.DONE)
+    return conclude(findings.wrong, context)
 
 
 def _measure(context: WorkerContext, place: Place) -> Findings:
     arguments = context.arguments
     state = TrainingState(round(arguments["mb"] * 2**20), arguments["frozen"], context.device)
     cold = place.folder is not None and _all(can_drop(), context)
-    contest = Contest(place, NAMES, state, cold, lambda step: _pulse(context, step))
+    contest = Contest(place, NAMES, state, cold, lambda step: pulse(context, step))
     if context.rank == 0:
-        _say(heading(state, context.world_size, place, cold, arguments["frozen"]))
+        say(heading(state, context.world_size, place, cold, arguments["frozen"]))
         for name, reason in contest.unavailable.items():
-            _say(f"{name} is not available: {reason}")
+            say(f"{name} is not available: {reason}")
     contest.measure(arguments["rounds"], arguments["updates"])
     contest.close()
     found = rows(contest.measured, state.nbytes)
     if context.rank == 0:
-        _say(to_text(found))
-        _say(recovery_line(contest.recovered))
+        say(to_text(found))
+        say(recovery_line(contest.recovered))
     return Findings(
         place.url,
         context.world_size,
@@ -121,32 +108,14 @@ def heading(state: TrainingState, ranks: int, place: Place, cold: bool, frozen: 
     return "\n".join(lines)
 
 
-def _pulse(context: WorkerContext, step: str) -> None:
-    context.watchdog.beat(step, 0)
-    if _any(context.stop.requested, context):
-        raise _Stopped
-
-
-def _any(value: bool, context: WorkerContext) -> bool:
-    total = torch.tensor([int(value)])
-    dist.all_reduce(total, group=context.control)
-    return bool(total.item())
-
-
 def _all(value: bool, context: WorkerContext) -> bool:
-    return not _any(not value, context)
+    return not on_any(not value, context)
 
 
 def _write(findings: Findings, arguments: Mapping[str, Any]) -> None:
-    if arguments["json"] is not None:
-        named_files.write(Path(arguments["json"]), (json.dumps(asdict(findings), indent=1) + "\n").encode())
+    write_json(findings, arguments)
     if arguments["plot"] is not None:
         checkpoint_picture.save(Path(arguments["plot"]), findings.contenders)
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

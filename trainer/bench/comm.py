@@ -1,24 +1,20 @@
 """`gradwire bench comm` on one rank: the contest at every size, its table, its JSON and its picture."""
 
-import json
-import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
-import torch.distributed as dist
 
 from gradwire.comm import CommError, Topology
 from gradwire.comm import codecs as codec_names
 from gradwire.comm.all_reduce import AlgorithmName
 from gradwire.comm.benchmark import Contest, Effort, Row, Shape, faults, rows
 from gradwire.comm.measure import measure as measure_links
-from gradwire.trainer import named_files
 from gradwire.trainer.bench import comm_picture
-from gradwire.trainer.bench.errors import BenchUsageError, WrongResultError
+from gradwire.trainer.bench.errors import BenchUsageError
+from gradwire.trainer.bench.running import Stopped, conclude, pulse, say, write_json
 from gradwire.trainer.launch.context import WorkerContext
 from gradwire.trainer.launch.exit_codes import ExitCode
 from gradwire.trainer.worker import main
@@ -67,10 +63,6 @@ class Findings:
     wrong: list[str]
 
 
-class _Stopped(Exception):  # noqa: N818 - no error: somebody asked to stop
-    """A rank was asked to stop."""
-
-
 def measure(config: Mapping[str, Any], context: WorkerContext) -> int:
     """Measure on this rank, together with the others; the first rank tells. The exit code.
 
@@ -80,15 +72,11 @@ def measure(config: Mapping[str, Any], context: WorkerContext) -> int:
     """
     try:
         findings = _measure(context)
-    except _Stopped:
+    except Stopped:
         return int(ExitCode.PREEMPTED)
     if context.rank == 0:
         _write(findings, context.arguments)
-    if context.local_rank == 0:
-        shutil.rmtree(context.run_dir, ignore_errors=True)  # a temporary folder with logs that told nothing
-    if findings.wrong:
-        raise WrongResultError("Results were wrong:\n" + "\n".join(findings.wrong))
-    return int(ExitCode.DONE)
+    return conclude(findings.wrong, context)
 
 
 def _measure(context: WorkerContext) -> Findings:
@@ -99,16 +87,16 @@ def _measure(context: WorkerContext) -> Findings:
     link = arguments["link"] or _link(topology, shape, context.device)
     contest = Contest(shape, [backend, *_names(arguments)], context.device)
     if context.rank == 0:
-        _say(heading(topology, backend, link, "given" if arguments["link"] else "measured"))
+        say(heading(topology, backend, link, "given" if arguments["link"] else "measured"))
         for name, reason in contest.unavailable.items():
-            _say(f"{name} is not available: {reason}")
+            say(f"{name} is not available: {reason}")
     tables: dict[str, dict[str, Row]] = {}
     effort = Effort(arguments["rounds"], _BLOCK, _PATIENCE)
     for size, elements in arguments["sizes"].items():
-        measured = contest.measure(elements, effort, lambda name, size=size: _pulse(context, f"{name} at {size}"))  # type: ignore[misc]
+        measured = contest.measure(elements, effort, lambda name, size=size: pulse(context, f"{name} at {size}"))  # type: ignore[misc]
         tables[size] = rows(measured, shape, elements, backend, link)
         if context.rank == 0:
-            _say(to_text(size, tables[size], backend))
+            say(to_text(size, tables[size], backend))
     return Findings(
         topology.axes,
         shape.hosts,
@@ -152,14 +140,6 @@ def _names(arguments: Mapping[str, Any]) -> list[str]:
     return [*plain, *(f"native/{codec}" for codec in coded)]
 
 
-def _pulse(context: WorkerContext, what: str) -> None:
-    context.watchdog.beat(what, 0)
-    stop = torch.tensor([int(context.stop.requested)])
-    dist.all_reduce(stop, group=context.control)
-    if stop.item():
-        raise _Stopped
-
-
 def heading(topology: Topology, backend: str, link: float, link_from: str) -> str:
     """What is compared."""
     return (
@@ -194,19 +174,13 @@ def _lines(size: str, table: Mapping[str, Row], backend: str) -> Iterator[str]:
 
 
 def _write(findings: Findings, arguments: Mapping[str, Any]) -> None:
-    if arguments["json"] is not None:
-        named_files.write(Path(arguments["json"]), (json.dumps(asdict(findings), indent=1) + "\n").encode())
+    write_json(findings, arguments)
     if arguments["plot"] is not None:
         comm_picture.save(Path(arguments["plot"]), findings.sizes, findings.backend, _bytes_of(arguments["sizes"]))
 
 
 def _bytes_of(sizes: Mapping[str, int]) -> Sequence[int]:
     return [4 * elements for elements in sizes.values()]
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

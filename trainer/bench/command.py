@@ -4,9 +4,10 @@ import re
 import secrets
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -117,8 +118,6 @@ def comm(
     ] = None,
 ) -> None:
     """Time every all-reduce and codec at every size, beside the backend's own, and check every result."""
-    from gradwire.trainer import cli
-
     arguments = {
         "axes": axes,
         "sizes": sizes,
@@ -126,20 +125,8 @@ def comm(
         "codecs": codecs,
         "link": link,
         "rounds": rounds,
-        "json": None if json_file is None else str(json_file.absolute()),
-        "plot": None if plot is None else str(plot.absolute()),
     }
-    with ExitStack() as stack, cli.friendly():
-        from gradwire.trainer.bench.comm import PROGRAM, measure
-        from gradwire.trainer.launch.start import start
-
-        def prepare() -> "Job":
-            cli.check_files(json_file, plot)
-            job = cli.new_job([*_processes(axes, overrides or []), *(overrides or [])], None)
-            folder = stack.enter_context(TemporaryDirectory(prefix="gradwire-bench-"))
-            return replace(job, mode="bench-comm", run_dir=Path(folder), arguments=arguments)
-
-        raise typer.Exit(start(prepare, PROGRAM, measure))
+    _start("comm", [*_processes(axes, overrides or []), *(overrides or [])], arguments, json_file, plot)
 
 
 @bench.command()
@@ -165,28 +152,35 @@ def checkpoint(
     ] = None,
 ) -> None:
     """Time saving, restoring and recovering a training state beside torch's and safetensors' ways, and check it all."""
-    from gradwire.trainer import cli
-
     arguments = {
         "url": f"{(url or str(Path.cwd())).rstrip('/')}/gradwire-bench-{secrets.token_hex(4)}",
         "mb": mb,
         "frozen": frozen,
         "rounds": rounds,
         "updates": updates,
-        "json": None if json_file is None else str(json_file.absolute()),
-        "plot": None if plot is None else str(plot.absolute()),
     }
+    _start("checkpoint", [f"launch.processes={ranks}", *(overrides or [])], arguments, json_file, plot)
+
+
+def _start(
+    name: str, overrides: list[str], arguments: dict[str, Any], json_file: Path | None, plot: Path | None
+) -> NoReturn:
+    """Run a benchmark on as many ranks as the launch group says, in a temporary folder."""
+    from gradwire.trainer import cli
+
+    files = {"json": json_file, "plot": plot}
+    told = arguments | {key: None if file is None else str(file.absolute()) for key, file in files.items()}
     with ExitStack() as stack, cli.friendly():
-        from gradwire.trainer.bench.checkpoint import PROGRAM, measure
+        module = import_module(f"gradwire.trainer.bench.{name}")
         from gradwire.trainer.launch.start import start
 
         def prepare() -> "Job":
             cli.check_files(json_file, plot)
-            job = cli.new_job([f"launch.processes={ranks}", *(overrides or [])], None)
+            job = cli.new_job(overrides, None)
             folder = stack.enter_context(TemporaryDirectory(prefix="gradwire-bench-"))
-            return replace(job, mode="bench-checkpoint", run_dir=Path(folder), arguments=arguments)
+            return replace(job, mode=f"bench-{name}", run_dir=Path(folder), arguments=told)
 
-        raise typer.Exit(start(prepare, PROGRAM, measure))
+        raise typer.Exit(start(prepare, module.PROGRAM, module.measure))
 
 
 def _processes(axes: dict[str, int] | None, overrides: list[str]) -> list[str]:
