@@ -73,7 +73,12 @@ def test_a_host_that_said_nothing_is_not_waited_for_again(monkeypatch):
     third._tell(first.store, "round-0/verdict/2", "{}")
     assert first.agree({"x": 1}, patience=0.3) == [{"x": 1}, None, {}]
     waits = []
-    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: waits.append(third.leave(0.0)))
+
+    def third_leaves(seconds):
+        third.leave(0.0)
+        waits.append(third.store.get("left/2"))  # a store's set returns before it is done; what is read back is
+
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=third_leaves)
     monkeypatch.setattr(rendezvous, "time", clock)  # its own: other threads of this process sleep too
     first.leave(patience=60.0)
     assert len(waits) == 1  # until the third host left; the second never does
