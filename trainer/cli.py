@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gradwire.trainer.arguments import Again, ConfigDir, JsonFile, Links, Overrides, PngFile, Prove, Run
 from gradwire.trainer.bench.command import bench
 from gradwire.trainer.checkpoint_command import checkpoint
 from gradwire.trainer.launch.streams import make_usable
+from gradwire.trainer.manifest_command import manifest
 from gradwire.trainer.resume_command import ResumeCommand
 
 if TYPE_CHECKING:
@@ -34,36 +36,6 @@ app = typer.Typer(
 app.add_typer(bench)
 app.add_typer(checkpoint)
 
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[OVERRIDES]", help="Hydra's grammar: key=value, group=option, +new=value, ~key."),
-]
-ConfigDir = Annotated[Path | None, typer.Option(help="A folder of your own YAML, searched before gradwire's.")]
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers to this file too.")]
-Links = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="AXIS=RATE,LATENCY",
-        help="A link, such as node=200mbit,1ms: foretells communication on 1, 10, 100 and 1000 times the hosts.",
-    ),
-]
-PngFile = Annotated[Path | None, typer.Option("--png", metavar="FILE", help="Draw a picture (needs gradwire[plot]).")]
-Run = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN[@UPDATE]", help="A run directory, or its name under runs/; RUN@UPDATE for one checkpoint."
-    ),
-]
-Prove = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        metavar="[K]",
-        help="First replay K journalled updates (20) and compare what comes out; if that is something else, end with 3 "
-        "and change nothing.",
-    ),
-]
-
 
 def main() -> None:
     """Entry point of the console script."""
@@ -72,9 +44,9 @@ def main() -> None:
 
 
 @app.command()
-def train(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
+def train(overrides: Overrides = None, config_dir: ConfigDir = None, again: Again = False) -> None:
     """Train: compose the configuration, check all of it, start the workers."""
-    _start(lambda: new_job(overrides or [], config_dir))
+    _start(lambda: new_job(overrides or [], config_dir).repeatable() if again else new_job(overrides or [], config_dir))
 
 
 @app.command(cls=ResumeCommand)
@@ -164,6 +136,9 @@ def tokenize(
         from gradwire.trainer.data.tokenize import tokenize as write
 
         write(source, destination, tokenizer)
+
+
+app.command()(manifest)
 
 
 def check_files(json_file: Path | None, png_file: Path | None) -> None:

@@ -116,6 +116,21 @@ def test_train_hands_the_resolved_configuration_to_the_launch(job):
     assert made.overrides == ("optimizer.lr=1e-4", "run.name=with a space-dash", "run.seed=3")
 
 
+def test_a_repeated_command_goes_on_in_the_folder_that_the_first_one_made(job, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    invoke("train", "--resume", "run.dir=here")
+    create(job[0].config, [])
+    invoke("train", "--resume", "run.dir=here", "optimizer.lr=0.5")
+    assert [each.run_dir for each in job] == [None, tmp_path / "here"]
+    assert {each.restore for each in job} == {"latest-if-any"} and job[1].config["optimizer"]["lr"] == 0.5
+
+
+def test_a_repeated_command_must_say_where_it_saves(job):
+    assert "--resume needs run.dir=DIR" in invoke("train", "--resume").stderr
+    invoke("train", "--resume", "checkpoint.url=memory://here")
+    assert job[0].run_dir is None and job[0].restore == "latest-if-any"
+
+
 def test_resume_and_evaluate_name_the_checkpoint(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     invoke("train")

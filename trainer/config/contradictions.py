@@ -44,6 +44,8 @@ class Machine:
         if isinstance(who, Place):
             return cls(gpus, who.local_world_size, who.world_size, endpoint=True)
         processes = count_processes(launch["processes"], launch["device"])
+        if launch.get("engine") == "ray" and launch["device"] == "cuda":
+            gpus = processes  # the cluster's, which this machine need not have
         return cls(gpus, processes, processes * (who.hosts or launch["hosts"]), who.endpoint is not None)
 
 
@@ -73,7 +75,21 @@ def contradictions_of_evaluation(
         machine: What there is to run on; found out where None.
     """
     machine = machine or Machine.here(config["launch"])
-    faults = [
+    faults = [*contradictions_elsewhere(config, allow_targets, machine), *unfit(config, allow_targets)]
+    if not any(fault.key.startswith(_PARTS_OF_PLAN) for fault in faults):
+        faults += refused_plan(config, allow_targets)
+    return faults
+
+
+def contradictions_elsewhere(config: Config, allow_targets: tuple[str, ...], machine: Machine) -> list[Fault]:
+    """What does not go together where this machine has neither the data nor the devices.
+
+    Args:
+        config: As `Checker` gave it back.
+        allow_targets: Packages that the user allows targets from.
+        machine: What there will be to run on.
+    """
+    return [
         *_launch(config, machine),
         *misfits(config["comm"], machine.processes, machine.world_size),
         *_precision(config, machine),
@@ -81,11 +97,7 @@ def contradictions_of_evaluation(
         *_intervals(config),
         *_tiers(config),
         *refused(config, allow_targets),
-        *unfit(config, allow_targets),
     ]
-    if not any(fault.key.startswith(_PARTS_OF_PLAN) for fault in faults):
-        faults += refused_plan(config, allow_targets)
-    return faults
 
 
 def _launch(config: Config, machine: Machine) -> Iterator[Fault]:
@@ -94,13 +106,26 @@ def _launch(config: Config, machine: Machine) -> Iterator[Fault]:
         yield Fault("launch.device", "cuda was asked for and this machine has no usable GPU: use cpu or auto")
     elif launch["device"] != "cpu" and 0 < machine.gpus < machine.processes:
         yield Fault("launch.processes", f"{machine.processes} processes for {machine.gpus} GPUs: each needs its own")
-    if launch["hosts"] > 1 and launch["endpoint"] is None and not machine.endpoint:
+    if launch["engine"] == "ray":
+        yield from _on_ray(launch, machine)
+    elif launch["address"] is not None:
+        yield Fault("launch.address", "is that of a Ray cluster, and nothing here runs on one: launch=ray")
+    elif launch["hosts"] > 1 and launch["endpoint"] is None and not machine.endpoint:
         yield Fault("launch.endpoint", f"is missing: {launch['hosts']} hosts need a host:port where they meet")
     if config["strategy"]["_target_"].endswith(".Single") and machine.world_size > 1:
         message = (
             f"Single is for one process and there are {machine.world_size}: use strategy=ddp or launch.processes=1"
         )
         yield Fault("strategy", message)
+
+
+def _on_ray(launch: Mapping[str, Any], machine: Machine) -> Iterator[Fault]:
+    if machine.endpoint:
+        yield Fault("launch.engine", "Ray starts the hosts itself: run this once, not under torchrun or srun")
+    if launch["address"] is None:
+        yield Fault("launch.address", "is missing: auto for the cluster that runs, local for a new one, or host:port")
+    if launch["endpoint"] is not None:
+        yield Fault("launch.endpoint", "is not for Ray, whose first host is where the others meet: leave it out")
 
 
 def _tiers(config: Config) -> Iterator[Fault]:

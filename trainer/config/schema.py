@@ -233,6 +233,8 @@ class LaunchSection:
         processes: Worker processes on each host; auto takes one a GPU, and two without a GPU.
         hosts: Machines that take part.
         endpoint: host:port where they meet; needed with several hosts.
+        engine: Who starts what runs on the hosts: this command on each of them, or a Ray cluster.
+        address: The Ray cluster: auto for the one that runs, local for one of its own on this machine, or host:port.
         restarts: Times that the run is started anew after a rank was killed or lost.
         grace: Wall-clock time that workers get to save and end after a signal.
         watchdog: A rank that shows no progress for so long is named with its stack; null watches none.
@@ -242,6 +244,8 @@ class LaunchSection:
     processes: Annotated[int, Range(ge=1)] | Literal["auto"] = "auto"
     hosts: Annotated[int, Range(ge=1)] = 1
     endpoint: str | None = None
+    engine: Literal["command", "ray"] = "command"
+    address: str | None = None
     restarts: Annotated[int, Range(ge=0)] = 0
     grace: Annotated[Duration, Measured("wall-clock")] = "5 minutes"  # type: ignore[assignment]  # as YAML has it
     watchdog: Annotated[Duration, Measured("wall-clock")] | None = None

@@ -1,4 +1,4 @@
-"""Who started this process, told from its environment: nobody, torchrun, or srun with one or several tasks per node.
+"""Who started this process, told from its environment: nobody, torchrun, Kubernetes, or srun.
 
 Nothing here imports torch: the thread count must be in the environment before torch loads its libraries.
 """
@@ -12,6 +12,7 @@ from gradwire.trainer.launch.errors import PlacementError
 
 CONTROLLER = "GRADWIRE_CONTROLLER"  # process id of our own controller, in the environment of its workers
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_POD = "JOB_COMPLETION_INDEX"  # Kubernetes' index of a pod in its Indexed Job: each pod is a host
 _LARGEST_STEP = 4294967000  # Slurm numbers its batch, interactive and extern steps just below 2**32
 
 
@@ -64,7 +65,7 @@ def detect(environ: Mapping[str, str]) -> Controller | Place:
         return place(environ)
     if 0 <= _integer(environ, "SLURM_STEP_ID", -1) < _LARGEST_STEP and "SLURM_PROCID" in environ:
         return _slurm(environ)
-    return Controller()
+    return Controller(host=_integer(environ, _POD, -1) if environ.get(_POD) else None)
 
 
 def place(environ: Mapping[str, str]) -> Place:

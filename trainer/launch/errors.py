@@ -27,6 +27,10 @@ class PlacementError(LaunchError):
     """The launch settings or the variables of an outer launcher contradict each other or lack something."""
 
 
+class ManifestError(LaunchError):
+    """What a manifest is to say contradicts itself, lacks something, or would lose what the run saves."""
+
+
 class HostLostError(LaunchError):
     """A host did not come, did not answer, or left."""
 

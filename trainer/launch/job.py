@@ -6,6 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gradwire.trainer.launch.errors import PlacementError
+from gradwire.trainer.launch.run_directory import CONFIG
+
 
 @dataclass(frozen=True)
 class Job:
@@ -32,6 +35,27 @@ class Job:
     def at(self, run_dir: Path) -> "Job":
         """The same job in a run directory that exists."""
         return replace(self, run_dir=run_dir)
+
+    def repeatable(self) -> "Job":
+        """The same training for a launcher that repeats its command: each start goes on from what the last one saved.
+
+        Raises:
+            PlacementError: nothing says where the snapshots of an earlier start would be.
+        """
+        named: str | None = self.config["run"]["dir"]
+        if named is None and self.store_url is None:
+            raise PlacementError(
+                "--resume needs run.dir=DIR, or checkpoint.url=URL where hosts share no disk: another start of the "
+                "same command looks there for what this one saved."
+            )
+        begun = named is not None and (Path(named) / CONFIG).is_file()
+        run_dir = Path(named).resolve() if named is not None and begun else None
+        return replace(self, restore="latest-if-any", run_dir=run_dir)
+
+    @property
+    def patience(self) -> float:
+        """Seconds to wait for the run directory: where a start repeats another, that one's processes may still end."""
+        return 10.0 if self.restore == "latest-if-any" else 0.0
 
     @property
     def store_url(self) -> str | None:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -172,23 +173,45 @@ def status_of(exit_code: int) -> str:
     return {int(ExitCode.DONE): "done", int(ExitCode.PREEMPTED): "preempted"}.get(exit_code, "failed")
 
 
-def hold(directory: Path) -> Callable[[], None]:
+def hold(directory: Path, patience: float = 0.0) -> Callable[[], None]:
     """Claim the run for this process until it ends or calls what is returned; the kernel frees it after a kill.
+
+    Args:
+        directory: The run directory.
+        patience: Seconds to wait for another process that holds it.
 
     Raises:
         RunInUseError: another process holds it.
     """
-    descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor, deadline = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644), time.monotonic() + patience
+    while not _locked(descriptor):
+        if time.monotonic() >= deadline:
+            os.close(descriptor)
+            raise RunInUseError(f"{directory} is being trained by another process at this moment: stop that one first.")
+        time.sleep(0.1)
+    return lambda: os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Lock a file; a file system without locks counts: the checkpoint store still refuses a second writer."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        os.close(descriptor)
-        raise RunInUseError(
-            f"{directory} is being trained by another process at this moment: stop that one first."
-        ) from None
-    except OSError:  # a file system without locks: the checkpoint store still refuses a second writer
+        return False
+    except OSError:
         pass
-    return lambda: os.close(descriptor)
+    return True
+
+
+def in_use(directory: Path) -> bool:
+    """Whether a process holds the run at this moment."""
+    try:
+        hold(directory)()
+    except RunInUseError:
+        return True
+    except OSError:  # a full disk: nobody can say
+        return False
+    return False
 
 
 def closing_lines(directory: Path, exit_code: int, url: str | None = None) -> list[str]:

@@ -83,6 +83,11 @@ def test_steps_of_one_job_meet_at_different_ports():
     assert detect(STEP).port != detect(STEP | {"SLURM_STEP_ID": "1"}).port
 
 
+def test_a_pod_of_an_indexed_job_is_the_host_of_its_index():
+    assert detect({"JOB_COMPLETION_INDEX": "3"}) == Controller(host=3)
+    assert detect(TORCHRUN | {"JOB_COMPLETION_INDEX": "3"}).rank == detect(TORCHRUN).rank
+
+
 def test_torchruns_variables_count_before_slurms():
     assert detect(STEP | TORCHRUN).port == 29500
 
