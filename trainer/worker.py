@@ -130,13 +130,13 @@ class _Rank:
             job = job.at(run_directory.create(job.config, job.overrides))
         assert job.run_dir is not None
         base.set(RUN_DIR_KEY, str(job.run_dir))
-        if self._here.controller is None:  # then rank 0 keeps the books
-            self._open(job, job.run_dir)
+        if self._here.controller is None or self._here.world_size > self._here.local_world_size:
+            self._open(job, job.run_dir)  # no controller can: there is none, or one on each host
         return job
 
     def _open(self, job: Job, run_dir: Path) -> None:
         if job.mode == "train":
-            run_directory.hold(run_dir)
+            run_directory.hold(run_dir, job.patience)
             if job.restore is None:  # else once the snapshot was found to fit
                 run_directory.write_status(run_dir, "running")
             _write(self._screens[0], f"run       {run_dir}")

@@ -113,10 +113,9 @@ class Agent(LocalElasticAgent):
                 os.kill(pid, number)
 
     def _stopped_early(self, codes: Mapping[int, int | None]) -> bool:
-        """Whether all that happened is that our own signal ended workers which had not yet installed their handlers."""
-        return self._forwarded and all(
-            code is None or code in _IN_ORDER or code == -int(self._signals.first or 0) for code in codes.values()
-        )
+        """Whether all that happened is that the signal ended workers without a handler: ours, or one sent to all."""
+        first = self._signals.first
+        return first is not None and all(code is None or code in _IN_ORDER or code == -first for code in codes.values())
 
     def _ended(self, codes: Mapping[int, int | None], ranks: Mapping[int, int], early: bool = False) -> RunResult:
         """Every worker left in good order."""

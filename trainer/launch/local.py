@@ -15,6 +15,7 @@ from gradwire.trainer.launch.errors import LaunchError, PlacementError, StoppedB
 from gradwire.trainer.launch.job import Job
 from gradwire.trainer.launch.logs import log_file, tail
 from gradwire.trainer.launch.signals import ControllerSignals
+from gradwire.trainer.launch.streams import say
 
 WORKER = ("-m", "gradwire.trainer.worker")
 
@@ -95,7 +96,7 @@ def launch(job: Job, controller: Controller, signals: ControllerSignals, program
     host = plan(job.config["launch"], controller)
     if host.hosts == 1 and job.run_dir is None:
         job = job.at(run_directory.create(job.config, job.overrides))
-    release = _open(job)
+    release = _open(job) if host.hosts == 1 else lambda: None
     try:
         code, run_dir = _run(job, host, signals, program)
     except LaunchError as error:
@@ -116,22 +117,22 @@ def _open(job: Job) -> Callable[[], None]:
     """Claim the run directory, where it is known already."""
     if job.run_dir is None or job.mode != "train":
         return lambda: None
-    release = run_directory.hold(job.run_dir)
+    release = run_directory.hold(job.run_dir, job.patience)
     if job.restore is None:  # else once the snapshot was found to fit (`WorkerContext.accept`)
         run_directory.write_status(job.run_dir, "running")
-    _say(f"run       {job.run_dir}")
+    say(f"run       {job.run_dir}")
     return release
 
 
 def _close(job: Job, run_dir: Path | None, code: int) -> None:
-    if run_dir is None or job.mode != "train" or not run_directory.begun(run_dir):
+    if run_dir is None or job.mode != "train" or not run_directory.begun(run_dir) or run_directory.in_use(run_dir):
         return
     try:
         run_directory.write_status(run_dir, run_directory.status_of(code), code)
     except OSError as error:  # a full disk does not change how the run went
-        _say(f"{error.filename}: {error.strerror}")
+        say(f"{error.filename}: {error.strerror}")
     for line in run_directory.closing_lines(run_dir, code, job.store_url):
-        _say(line)
+        say(line)
 
 
 def _run(job: Job, host: HostPlan, signals: ControllerSignals, program: tuple[str, ...]) -> tuple[int, Path | None]:
@@ -166,7 +167,7 @@ def _run(job: Job, host: HostPlan, signals: ControllerSignals, program: tuple[st
             max_restarts=host.restarts,
             monitor_interval=0.1,
         )
-        agent = Agent(spec, meeting, session, signals, host.grace, log_tail, _say)
+        agent = Agent(spec, meeting, session, signals, host.grace, log_tail, say)
         agent.run()
         directory = run_dir()
         meeting.leave(patience=15.0)
@@ -187,12 +188,3 @@ def _prepare_environment(host: HostPlan) -> None:
     address = parse_endpoint(host.endpoint)[0] if host.endpoint else "127.0.0.1"
     if (interface := interface_towards(address)) is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-
-
-def _say(line: str) -> None:
-    """Write a line for people; a screen that is gone (`gradwire train | head`) changes nothing about the run."""
-    try:
-        sys.stdout.write(f"{line}\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit succeeds too

@@ -21,3 +21,12 @@ def make_usable() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Write a line for people; a screen that is gone (`gradwire train | head`) changes nothing about the run."""
+    try:
+        sys.stdout.write(f"{text}{end}")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit succeeds too

@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.trainer.launch import slurm_cluster
+
 PROGRAM = Path(__file__).with_name("program.py")
 LAUNCH = {
     "processes": 2,
@@ -23,6 +25,8 @@ LAUNCH = {
     "grace": "60 seconds",
     "watchdog": "5 minutes",
     "device": "cpu",
+    "engine": "command",
+    "address": None,
 }
 INHERITED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "GRADWIRE_CONTROLLER", "OMP_NUM_THREADS")
 
@@ -131,3 +135,9 @@ def starting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
             return start(**config)
 
         yield run
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment in which Slurm's commands reach a cluster of this machine alone."""
+    yield from slurm_cluster.cluster(tmp_path_factory.mktemp("slurm"))

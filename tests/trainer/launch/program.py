@@ -27,6 +27,7 @@ def body(config: dict, context: WorkerContext) -> int:
     """Count updates; `plan` holds {"rank:update": action}, done in the first attempt only."""
     saved = context.run_dir / "saved.json"
     first = json.loads(saved.read_text())["update"] if context.restore and saved.exists() else 0
+    context.accept()
     note(context, f"start {first} restore {context.restore} threads {torch.get_num_threads()} on {context.device}")
     for update in range(first, config["updates"]):
         context.watchdog.beat("forward", update)
@@ -91,7 +92,8 @@ def prepare() -> Job:
         Meeting.agree = partialmethod(Meeting.agree, patience=config["patience"])
     if config.get("mistake"):
         raise LaunchError("a planted mistake")
-    return Job(config, overrides=tuple(sys.argv[3:]))
+    job = Job(config, overrides=tuple(sys.argv[3:]))
+    return job.repeatable() if config.get("again") else job
 
 
 if __name__ == "__main__":

@@ -142,6 +142,16 @@ def test_a_signal_before_any_worker_runs_ends_with_75(start):
     assert command.wait(20) in (75, -signal.SIGTERM)
 
 
+def test_a_signal_to_every_process_while_the_workers_start_ends_with_75(start):
+    command = start()
+    deadline = time.monotonic() + 30
+    while len(command.workers()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for process in (command.process, *command.workers()):  # as Slurm does
+        process.send_signal(signal.SIGTERM)
+    assert command.wait(20) == 75
+
+
 def test_workers_die_with_a_controller_that_is_killed(start):
     command = start(updates=1000, pause=0.05)
     command.wait_for("update 2")

@@ -1,5 +1,6 @@
 """The same command under torchrun, and on several hosts."""
 
+import json
 import socket
 import sys
 import time
@@ -111,6 +112,32 @@ def test_the_serving_host_gone_ends_the_others_with_1(start):
     host.process.kill()
     assert other.wait(60) == 1
     assert "The host that serves launch.endpoint=" in other.err and "Traceback" not in other.err
+
+
+def test_hosts_go_on_in_a_folder_that_all_of_them_see_and_nobody_else_may_meanwhile(start, tmp_path):
+    shared = {"run": {"name": "test", "dir": str(tmp_path / "run")}, "again": True}
+    assert [command.wait() for command in two_hosts(start, updates=3, **shared)] == [0, 0]
+    commands = two_hosts(start, updates=1000, pause=0.05, **shared)
+    log, status = tmp_path / "run" / "logs" / "rank-1.log", tmp_path / "run" / "status.json"
+    while "update 5" not in log.read_text():
+        assert all(command.process.poll() is None for command in commands)
+        time.sleep(0.1)
+    intruder = start(where="third", **shared)
+    assert intruder.wait() == 2 and "is being trained by another process" in intruder.err
+    assert json.loads(status.read_text())["status"] == "running"
+    commands[0].process.terminate()
+    assert [command.wait() for command in commands] == [75, 75]
+    assert "start 3 restore latest-if-any" in log.read_text()
+    assert json.loads(status.read_text())["status"] == "preempted"
+
+
+def test_pods_are_the_hosts_of_their_completion_index(start):
+    launch = {"hosts": 2, "endpoint": free_endpoint(), "processes": 1}
+    second = start(where="second", launch=launch, env={"JOB_COMPLETION_INDEX": "1"})
+    time.sleep(2)
+    first = start(where="first", launch=launch, env={"JOB_COMPLETION_INDEX": "0"})
+    assert [first.wait(), second.wait()] == [0, 0]
+    assert "rank 0: update 4" in first.out and not (second.directory / "runs").exists()
 
 
 def test_hosts_without_an_endpoint_are_refused(start):
