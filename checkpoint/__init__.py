@@ -21,6 +21,7 @@ from gradwire.checkpoint.errors import (
     WriterFenced,
 )
 from gradwire.checkpoint.policy import Policy, Standing
+from gradwire.checkpoint.sharded import Sharded, Slice
 from gradwire.checkpoint.state import State
 from gradwire.checkpoint.weights import load_weights
 
@@ -35,6 +36,8 @@ __all__ = [
     "NoCheckpoint",
     "Policy",
     "Saving",
+    "Sharded",
+    "Slice",
     "Standing",
     "State",
     "StateTooLarge",

@@ -28,11 +28,13 @@ class Rows:
         source: The tensor's name in the snapshot.
         start: First of its rows (along its first axis).
         stop: End of them; None for all rows from `start` on.
+        period: Rows after which the same begins again; None where all rows are one stretch.
     """
 
     source: str
     start: int = 0
     stop: int | None = None
+    period: int | None = None
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def import_weights(path: str | os.PathLike[str], layout: HuggingFace | None = No
 
 
 def rename(weights: Mapping[str, Tensor], layout: HuggingFace) -> dict[str, Tensor]:
-    """The weights as the layout calls them; rows of a tensor are views of it.
+    """The weights as the layout calls them.
 
     Raises:
         ExportError: the layout does not fit them.
@@ -142,14 +144,30 @@ def rename(weights: Mapping[str, Tensor], layout: HuggingFace) -> dict[str, Tens
         if rows.start == 0 and rows.stop is None:
             renamed[name] = tensor
             continue
-        stop = tensor.shape[0] if rows.stop is None else rows.stop
-        if rows.start != covered[rows.source] or not rows.start < stop <= tensor.shape[0]:
-            raise ExportError(f"{name} should be rows {rows.start} to {stop} of {rows.source} {tuple(tensor.shape)}")
-        renamed[name], covered[rows.source] = tensor[rows.start : stop], stop
-    for name, stop in covered.items():
-        if stop and stop != weights[name].shape[0]:
-            raise ExportError(f"the layout leaves out the rows of {name} {tuple(weights[name].shape)} from {stop} on")
+        period = _period(rows, tensor)
+        stop = period if rows.stop is None else rows.stop
+        if rows.start != covered[rows.source] or not rows.start < stop <= period or tensor.shape[0] % period:
+            raise ExportError(f"{name} should be {_shown(rows, stop)} of {rows.source} {tuple(tensor.shape)}")
+        renamed[name] = tensor.reshape(-1, period, *tensor.shape[1:])[:, rows.start : stop].flatten(0, 1)
+        covered[rows.source] = stop
+    _expect_all_rows(weights, layout, covered)
     return renamed
+
+
+def _expect_all_rows(weights: Mapping[str, Tensor], layout: HuggingFace, covered: Mapping[str, int]) -> None:
+    for rows in layout.names.values():
+        stop, tensor = covered[rows.source], weights[rows.source]
+        if stop and stop != _period(rows, tensor):
+            raise ExportError(f"the layout leaves out the rows of {rows.source} {tuple(tensor.shape)} from {stop} on")
+
+
+def _period(rows: Rows, tensor: Tensor) -> int:
+    return (tensor.shape[0] if tensor.dim() else 0) if rows.period is None else rows.period
+
+
+def _shown(rows: Rows, stop: int) -> str:
+    each = "" if rows.period is None else f" of every {rows.period}"
+    return f"rows {rows.start} to {stop}{each}"
 
 
 def name_back(weights: Mapping[str, Tensor], layout: HuggingFace) -> dict[str, Tensor]:
@@ -159,16 +177,26 @@ def name_back(weights: Mapping[str, Tensor], layout: HuggingFace) -> dict[str, T
         ExportError: the layout does not fit them.
     """
     _expect("the folder", weights.keys(), layout.names.keys())
+    named: dict[str, Tensor] = {}
     pieces: dict[str, list[Tensor]] = {}
     for name, rows in layout.names.items():
-        length = weights[name].shape[0] if weights[name].dim() else 0
-        if rows.stop is not None and length != rows.stop - rows.start:
-            raise ExportError(
-                f"{name} has {length} rows, and {rows.source} takes {rows.stop - rows.start}: other sizes of the model"
-            )
-        pieces.setdefault(rows.source, []).append(weights[name])
-    named = {source: found[0] if len(found) == 1 else torch.cat(found) for source, found in pieces.items()}
+        found, taken = weights[name], None if rows.stop is None else rows.stop - rows.start
+        length = found.shape[0] if found.dim() else 0
+        if taken is not None and (length % taken if rows.period else length != taken):
+            raise ExportError(f"{name} has {length} rows, and {rows.source} takes {taken}: other sizes of the model")
+        if taken is None:
+            named[rows.source] = found
+        else:
+            pieces.setdefault(rows.source, []).append(found.reshape(-1, taken, *found.shape[1:]))
+    named |= {source: _together(source, each) for source, each in pieces.items()}
     return named | {name: named[other] for name, other in layout.tied.items()}
+
+
+def _together(source: str, pieces: list[Tensor]) -> Tensor:
+    """A tensor of the snapshot: pieces [periods, rows, …] side by side."""
+    if len({len(piece) for piece in pieces}) > 1:
+        raise ExportError(f"what makes up {source} repeats {sorted({len(piece) for piece in pieces})} times")
+    return torch.cat(pieces, 1).flatten(0, 1)
 
 
 def _expect(what: str, found: Any, expected: Any) -> None:

@@ -22,7 +22,8 @@ class Named:
     """A tensor of a snapshot.
 
     Args:
-        name: Where it hangs: `shared.model.weight`, or `local[3].residual` of rank 3.
+        name: Where it hangs: `shared.model.weight`, or `local[3].residual` of rank 3; of a slice of a tensor also
+            where it begins, `shared.model.weight@64,0`.
         part: The part that lists it.
         index: Its place in that part's list.
     """
@@ -78,7 +79,7 @@ def outline_of(parts: Sequence[Part], where: str) -> Outline:
     ]
     for name, node, places in trees:
         left = dict(places)
-        for path, leaf in _leaves(tree.decode(node, _marker, f"{where}, {name}"), name):
+        for path, leaf in _leaves(tree.decode(node, _marker, f"{where}, {name}", _slices), name):
             if not isinstance(leaf, Tensor):
                 values[path] = leaf
             elif int(leaf) not in left:
@@ -93,6 +94,17 @@ def _marker(number: int) -> Tensor:
     return torch.tensor(number if 0 <= number <= LARGEST else -1)
 
 
+@dataclass(frozen=True)
+class _Slices:
+    """A tensor in slices: where each begins, and its marker."""
+
+    begins: list[tuple[tuple[int, ...], Tensor]]
+
+
+def _slices(shape: tuple[int, ...], begins: list[tuple[tuple[int, ...], Tensor]], where: str) -> _Slices:
+    return _Slices(begins)
+
+
 def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
     if isinstance(node, dict):
         for key, value in node.items():
@@ -100,6 +112,9 @@ def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(node, list | tuple):
         for index, value in enumerate(node):
             yield from _leaves(value, f"{path}[{index}]")
+    elif isinstance(node, _Slices):
+        for offsets, marker in node.begins:
+            yield f"{path}@{','.join(map(str, offsets))}", marker
     else:
         yield path, node
 

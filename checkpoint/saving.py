@@ -16,7 +16,7 @@ from gradwire.checkpoint.restoring import recall
 from gradwire.checkpoint.shares import share_out
 from gradwire.checkpoint.snapshot import PartRef, PartWriter
 from gradwire.checkpoint.space import Demand, check, demand
-from gradwire.checkpoint.staging import bytes_of
+from gradwire.checkpoint.staging import bytes_of, slices_of
 from gradwire.checkpoint.state import State
 from gradwire.checkpoint.store import Store
 
@@ -128,7 +128,7 @@ class Saver:
         return states[0], sum(answer["bytes"] for answer in answers)
 
     def _demand(self, ranks: Ranks, state: State) -> dict[str, Any]:
-        nbytes = bytes_of(state.local) + (bytes_of(state.shared) if ranks.rank == 0 else 0)
+        nbytes = bytes_of(state.local) + bytes_of(state.shared if ranks.rank == 0 else slices_of(state.shared))
         asked = demand(self._store.url, nbytes)
         return {"bytes": nbytes, "demand": asked and asked.to_json()}
 

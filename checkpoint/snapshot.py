@@ -14,6 +14,7 @@ from gradwire.checkpoint.document import FORMAT, Fields, dump, load
 from gradwire.checkpoint.errors import DamagedCheckpoint
 from gradwire.checkpoint.known import Known
 from gradwire.checkpoint.packs import SALT, PackRef, PackWriter
+from gradwire.checkpoint.sharded import Slice
 from gradwire.checkpoint.store import Store, content_name
 from gradwire.checkpoint.tensors import StoredTensor, check_storable
 from gradwire.checkpoint.unpacking import read_scattered
@@ -114,7 +115,7 @@ class PartWriter:
         Args:
             shared: The state that all ranks share; None where other ranks write all of it.
             local: This rank's own.
-            owners: The rank that writes each tensor of the shared state; None where rank 0 writes all of them.
+            owners: The rank that writes each tensor (and slice) of the shared state; None where rank 0 writes all.
 
         Raises:
             UnsupportedState: something cannot be saved.
@@ -163,6 +164,8 @@ class PartWriter:
 class Gathered:
     """A tree's tensors, in the order in which its node numbers them.
 
+    Slices of tensors are among them, each with the rank that saves it in `owners`, where others have None.
+
     Args:
         name: Of the tree, for messages.
         tree_: The tree.
@@ -175,13 +178,17 @@ class Gathered:
     def __init__(self, name: str, tree_: Any, first: int = 0) -> None:
         self.tensors: list[Tensor] = []
         self.paths: list[str] = []
+        self.owners: list[int | None] = []
         self._first = first
         self.node = tree.encode(tree_, self._note, name)
 
-    def _note(self, path: str, tensor: Tensor) -> int:
-        check_storable(tensor, path)
+    def _note(self, path: str, found: Tensor | Slice) -> int:
+        tensor, owner = (found.data, found.rank) if isinstance(found, Slice) else (found, None)
+        if owner is None or not tensor.is_meta:
+            check_storable(tensor, path)
         self.tensors.append(tensor)
         self.paths.append(path)
+        self.owners.append(owner)
         return self._first + len(self.tensors) - 1
 
 
@@ -276,6 +283,6 @@ def load_tree(store: Store, places: Places, node: Any, where: str) -> Any:
         used[number] = (part.packs, part.tensors[index])
         return Tensor()
 
-    tree.decode(node, note, where)
+    tree.decode(node, note, where, join=lambda *_: Tensor())
     values = dict(zip(used, read_scattered(store, list(used.values())), strict=True))
     return tree.decode(node, values.__getitem__, where)

@@ -1,7 +1,8 @@
 """A copy of the state that is being saved, so that training goes on while the copy is written."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import psutil
@@ -11,6 +12,7 @@ from torch import Tensor
 from gradwire.checkpoint.allocation import allocated
 from gradwire.checkpoint.errors import StateTooLarge, UnsupportedState
 from gradwire.checkpoint.layout import Layout
+from gradwire.checkpoint.sharded import Sharded
 from gradwire.checkpoint.state import State
 from gradwire.checkpoint.tensors import check_storable
 from gradwire.checkpoint.tree import DEEPEST
@@ -101,6 +103,22 @@ def bytes_of(tree: Any) -> int:
     return Layout(_tensors_of(State({}, tree))).size
 
 
+def slices_of(tree: Any) -> list[Tensor]:
+    """The slices that this rank holds of a tree's sharded tensors."""
+    return [each.data for found in _sharded(tree) for each in found.slices if not each.data.is_meta]
+
+
+def _sharded(node: Any) -> Iterator[Sharded]:
+    if isinstance(node, Sharded):
+        yield node
+    elif isinstance(node, Mapping):
+        for value in node.values():
+            yield from _sharded(value)
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from _sharded(value)
+
+
 def _tensors_of(state: State) -> list[Tensor]:
     """The tensors, in order."""
     tensors: list[Tensor] = []
@@ -121,6 +139,8 @@ def _map(node: Any, convert: Convert, path: str, depth: int = 0) -> Any:
         raise UnsupportedState(f"{path[:200]} is nested more than {DEEPEST} levels deep")
     if isinstance(node, Tensor):
         return convert(path, node)
+    if isinstance(node, Sharded):
+        return node.mapped(partial(convert, path))
     if isinstance(node, Mapping):
         return {key: _map(value, convert, f"{path}.{key}", depth + 1) for key, value in node.items()}
     if isinstance(node, list | tuple):

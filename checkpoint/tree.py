@@ -8,6 +8,7 @@ object with one key:
     {"tuple": [node, …]}
     {"dict": [[key, node], …]}  in order; keys are strings or whole numbers
     {"tensor": index}           into the part's list of tensors
+    {"sharded": [[size, …], [[[offset, …], index], …]]}   a tensor in slices: its shape, and where each begins
 """
 
 from collections.abc import Callable, Mapping
@@ -16,17 +17,21 @@ from typing import Any
 from torch import Tensor
 
 from gradwire.checkpoint.errors import DamagedCheckpoint, UnsupportedState
+from gradwire.checkpoint.sharded import Sharded, Slice, joined, shown
 
 DEEPEST = 64
 _EXACT = 2**53
+StoreTensor = Callable[[str, Tensor | Slice], int]
+Join = Callable[[tuple[int, ...], list[tuple[tuple[int, ...], Tensor]], str], Any]
 
 
-def encode(tree: Any, store_tensor: Callable[[str, Tensor], int], path: str) -> Any:
+def encode(tree: Any, store_tensor: StoreTensor, path: str) -> Any:
     """The tree as JSON values.
 
     Args:
-        tree: Dicts, lists and tuples of tensors, numbers, strings, booleans and None.
-        store_tensor: Called with each tensor's path; returns the index that stands for it.
+        tree: Dicts, lists and tuples of tensors (or slices of them), numbers, strings, booleans and None.
+        store_tensor: Called with each tensor, and each slice of one, and its path; returns the index that stands for
+            it.
         path: Name of the tree, for messages.
 
     Raises:
@@ -35,11 +40,15 @@ def encode(tree: Any, store_tensor: Callable[[str, Tensor], int], path: str) -> 
     return _encode(tree, store_tensor, path, 0)
 
 
-def _encode(node: Any, store_tensor: Callable[[str, Tensor], int], path: str, depth: int) -> Any:
+def _encode(node: Any, store_tensor: StoreTensor, path: str, depth: int) -> Any:
     if depth > DEEPEST:
         raise UnsupportedState(f"{path[:200]} is nested more than {DEEPEST} levels deep")
     if isinstance(node, Tensor):
         return {"tensor": store_tensor(path, node)}
+    if isinstance(node, Sharded):
+        node.check(path)
+        slices = [[list(each.offsets), store_tensor(f"{path}{shown(each.box)}", each)] for each in node.slices]
+        return {"sharded": [list(node.shape), slices]}
     if isinstance(node, Mapping):
         return {
             "dict": [
@@ -81,35 +90,54 @@ def _encode_key(key: Any, path: str) -> str | int:
     raise UnsupportedState(f"{path} has the key {key!r}: keys must be strings or whole numbers")
 
 
-def decode(node: Any, tensor: Callable[[int], Tensor], where: str) -> Any:
+def decode(node: Any, tensor: Callable[[int], Tensor], where: str, join: Join = joined) -> Any:
     """The tree that `node` stands for.
 
     Args:
         node: JSON values.
         tensor: The tensor of an index.
         where: What is read, for messages.
+        join: What stands for a tensor of this shape, of which there are slices that begin at these places.
 
     Raises:
         DamagedCheckpoint: the node is not one that `encode` makes.
     """
-    return _decode(node, tensor, where, 0)
+    return _decode(node, tensor, where, join, 0)
 
 
-def _decode(node: Any, tensor: Callable[[int], Tensor], where: str, depth: int) -> Any:
+def _decode(node: Any, tensor: Callable[[int], Tensor], where: str, join: Join, depth: int) -> Any:
     if depth > DEEPEST:
         raise DamagedCheckpoint(f"{where} is nested more than {DEEPEST} levels deep")
     if isinstance(node, list):
-        return [_decode(value, tensor, where, depth + 1) for value in node]
+        return [_decode(value, tensor, where, join, depth + 1) for value in node]
     if not isinstance(node, dict) or len(node) != 1:
         return decode_scalar(node, where)
     kind, value = next(iter(node.items()))
     if kind == "tensor" and type(value) is int:
         return tensor(value)
+    if kind == "sharded" and isinstance(value, list):
+        shape, slices = _slices(value, where)
+        return join(shape, [(offsets, tensor(index)) for offsets, index in slices], where)
     if kind == "tuple" and isinstance(value, list):
-        return tuple(_decode(entry, tensor, where, depth + 1) for entry in value)
+        return tuple(_decode(entry, tensor, where, join, depth + 1) for entry in value)
     if kind == "dict" and isinstance(value, list):
-        return {key: _decode(entry, tensor, where, depth + 1) for key, entry in _pairs(value, where)}
+        return {key: _decode(entry, tensor, where, join, depth + 1) for key, entry in _pairs(value, where)}
     return decode_scalar(node, where)
+
+
+def _slices(value: list[Any], where: str) -> tuple[tuple[int, ...], list[tuple[tuple[int, ...], int]]]:
+    """The shape of a tensor in slices, and of each slice where it begins and its index."""
+    shape, slices = value if len(value) == 2 else ([], [])
+    sound = len(value) == 2 and _are_sizes(shape) and isinstance(slices, list)
+    if not sound or not all(
+        isinstance(each, list) and len(each) == 2 and _are_sizes(each[0]) and type(each[1]) is int for each in slices
+    ):
+        raise DamagedCheckpoint(f"{where}: {str(value)[:80]} is not a tensor in slices")
+    return tuple(shape), [(tuple(offsets), index) for offsets, index in slices]
+
+
+def _are_sizes(values: Any) -> bool:
+    return isinstance(values, list) and all(type(each) is int and 0 <= each <= _EXACT for each in values)
 
 
 def _pairs(entries: list[Any], where: str) -> list[tuple[str | int, Any]]:

@@ -29,7 +29,8 @@ Overlap = Literal["backward", "update"]
 
 _FIRST_BUCKET = 1 << 20  # bytes; small, so that sending begins early in backward
 _WORTH_COMPILING = 16 << 20  # bytes of gradients from which on compiling the codecs saves more time than it takes
-_LEAST_BUCKETS = 4  # a small module is cut this often, or there would be nothing left to overlap with
+_LEAST_BUCKETS = 10  # a module is cut this often, or there would be little left to overlap with
+_SMALL_BUCKET = 4 << 20  # bytes; a smaller module is cut into four
 
 
 def attach(
@@ -127,7 +128,8 @@ def _check_overlap(overlap: str, sparse: set[str]) -> None:
 
 def _limits(parameters: list[tuple[str, nn.Parameter]], bucket_mb: float) -> tuple[int, int]:
     """Bytes at which the first and the later buckets are full."""
-    share = sum(parameter.nbytes for _, parameter in parameters) // _LEAST_BUCKETS
+    nbytes = sum(parameter.nbytes for _, parameter in parameters)
+    share = max(nbytes // _LEAST_BUCKETS, min(nbytes // 4, _SMALL_BUCKET))
     limit = min(int(bucket_mb * (1 << 20)), max(share, _FIRST_BUCKET))
     return min(_FIRST_BUCKET, limit), limit
 

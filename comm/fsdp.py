@@ -13,7 +13,7 @@ from gradwire.comm.replicas import broadcast_parameters
 from gradwire.comm.works import Op, check_op
 
 
-def fsdp_hooks(model: nn.Module, all_reduce: AllReduce, op: Op = "mean") -> None:
+def fsdp_hooks(model: nn.Module, all_reduce: AllReduce, op: Op = "mean") -> AllReduce:
     """Reduce the gradients of a model sharded by `fully_shard` over replicas too. A collective over the replicas.
 
     For H hosts of L ranks take `mesh = init_device_mesh(device, (H, L), mesh_dim_names=("replicate", "shard"))`, shard
@@ -32,6 +32,9 @@ def fsdp_hooks(model: nn.Module, all_reduce: AllReduce, op: Op = "mean") -> None
             loss already divided by the global batch, with `set_gradient_divide_factor(1.0)` on every sharded module
             (and on gloo, which multiplies nothing itself, `set_force_sum_reduction_for_comms(True)`).
 
+    Returns:
+        What reduces over the replicas, for its telemetry; to be closed in the end.
+
     Raises:
         AttachError: The model is not sharded, over several dimensions, or not materialized; or an axis has a
             compression with error feedback.
@@ -49,6 +52,7 @@ def fsdp_hooks(model: nn.Module, all_reduce: AllReduce, op: Op = "mean") -> None
             module.set_all_reduce_hook(_Replicas(lane, op, name or "the model"))
         except ValueError as error:  # several groups of parameters
             raise AttachError(f"{name or 'the model'} cannot be given an all-reduce: {error}") from error
+    return lane
 
 
 def local_shards(model: nn.Module) -> nn.Module:

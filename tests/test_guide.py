@@ -16,6 +16,7 @@ from gradwire.trainer.config import compose, validate
 BEFORE = {  # what the Python of a guide takes for granted
     "schedules": "from gradwire.schedulers import lr",
     "checkpoints": "",
+    "strategies": "",
     "communication": "from torch import nn\nmodel = nn.Linear(2, 2)",
 }
 

@@ -225,7 +225,7 @@ def build_trainer(config: Node, context: WorkerContext) -> tuple[Trainer, Checkp
     trainer = Trainer(
         model,
         data,
-        make_optimizer(config, model, allow),
+        lambda prepared: make_optimizer(config, prepared, allow),
         build_plan(config, data, allow),
         loss=component(config["loss"], allow) if config["loss"] else None,
         strategy=build_strategy(config, context, allow),

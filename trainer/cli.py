@@ -82,10 +82,11 @@ def plan(
         float | None,
         typer.Option(min=0, help="Seconds that an update computes, to foretell a step with --link."),
     ] = None,
+    memory: Annotated[bool, typer.Option("--memory", help="What each strategy needs of a rank's memory.")] = False,
 ) -> None:
     """Print batch size and learning rate over the run, and its updates, without training."""
     with friendly():
-        from gradwire.trainer import plan_network, plan_table, plots
+        from gradwire.trainer import plan_memory, plan_network, plan_table, plots
         from gradwire.trainer.config import compose
 
         check_files(json_file, png_file)
@@ -94,9 +95,15 @@ def plan(
         totals = plan_table.totals(valid.config, planned)
         constants = plan_table.compared(valid.config, planned)
         network = plan_network.foretell(valid.config, link, compute, valid.allow_targets) if link else None
-        typer.echo(plan_table.to_text(planned, totals, constants) + (network.to_text() if network else ""), nl=False)
+        room = plan_memory.foretell(valid.config, totals.largest_batch, valid.allow_targets) if memory else None
+        told = {"network": network, "memory": room}
+        extras = [each for each in told.values() if each is not None]
+        typer.echo(
+            plan_table.to_text(planned, totals, constants) + "".join(each.to_text() for each in extras), nl=False
+        )
         if json_file is not None:
-            plan_table.write_json(json_file, planned, totals, constants, network)
+            records = {name: each.to_record() for name, each in told.items() if each is not None}
+            plan_table.write_json(json_file, planned, totals, constants, records)
         if png_file is not None:
             plots.save_plan(png_file, planned.points, totals.samples)
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwire.trainer.errors import StateMismatchError
+from gradwire.trainer.strategies.sharding import local, placed
 
 
 class MovingAverage:
@@ -34,10 +35,10 @@ class MovingAverage:
         parameters = {name for name, _ in self._model.named_parameters(remove_duplicate=False)}
         followed = [name for name in floating if name in parameters]
         torch._foreach_lerp_(
-            [self._average[name] for name in followed], [now[name] for name in followed], 1.0 - self.decay
+            [local(self._average[name]) for name in followed], [local(now[name]) for name in followed], 1.0 - self.decay
         )
         for name in self._average.keys() - set(followed):
-            self._average[name].copy_(now[name])
+            local(self._average[name]).copy_(local(now[name]))
 
     @contextmanager
     @torch.no_grad()
@@ -53,7 +54,7 @@ class MovingAverage:
     def _write(self, values: dict[str, Tensor]) -> None:
         with torch.no_grad():
             for name, tensor in self._model.state_dict().items():
-                tensor.copy_(values[name])
+                local(tensor).copy_(local(values[name]))
 
     def state_dict(self) -> dict[str, Tensor]:
         return dict(self._average)
@@ -63,4 +64,4 @@ class MovingAverage:
             odd = sorted(state.keys() ^ self._average.keys())[:5]
             raise StateMismatchError(f"the saved average and the model differ in their tensors: {', '.join(odd)}")
         for name, tensor in self._average.items():
-            tensor.copy_(state[name])
+            local(tensor).copy_(local(placed(state[name], tensor)))

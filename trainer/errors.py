@@ -39,6 +39,12 @@ class OverlapError(TrainerError):
     exit_code = 2
 
 
+class StrategyError(TrainerError):
+    """A strategy cannot train this model, or not on these ranks and devices."""
+
+    exit_code = 2
+
+
 class WriteError(TrainerError):
     """A file that the command was to write cannot be written, which showed only when the work was done."""
 

@@ -1,6 +1,7 @@
 """Evaluation that gives the same number at any world size, and samples of text.
 
-The validation set is cut into batches without regard to the ranks; batch j goes to rank j mod world size. Every batch's
+The validation set is cut into batches without regard to the ranks; batch j goes to rank j mod world size (to all
+ranks of a share, where several compute together). Every batch's
 sums come back to all ranks in order and are added exactly (math.fsum), so neither the number of ranks nor the order in
 which they finish can change a digit.
 """
@@ -126,19 +127,19 @@ class Evaluator:
             self._model.train(training)
 
     def _measure(self, update: int) -> dict[str, float]:
-        rank, world_size = self._strategy.rank, self._strategy.world_size
-        rounds = math.ceil(len(self._batches) / world_size)
+        share, shares = self._strategy.data_rank, self._strategy.data_size
+        rounds = math.ceil(len(self._batches) / shares)
         names: tuple[str, ...] = ()
         rows: list[list[float]] = []
         for turn in range(rounds):
             self._beat("evaluation", update)
             self._agree_to_go_on()
             # A rank without a batch of its own in the last round repeats one: sharded models need every rank.
-            index = min(turn * world_size + rank, len(self._batches) - 1)
+            index = min(turn * shares + share, len(self._batches) - 1)
             sums, targets = self._sums(self._batches[index])
             names = tuple(sums)
             mine = torch.tensor([*sums.values(), float(targets)], dtype=torch.float64)
-            rows.extend(row.tolist() for row in self._strategy.gather(mine))
+            rows.extend(row.tolist() for row in self._strategy.gather_shares(mine))
         rows = rows[: len(self._batches)]
         total = math.fsum(row[-1] for row in rows)
         if not total:

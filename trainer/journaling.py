@@ -10,7 +10,7 @@ import xxhash
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gradwire.checkpoint import Checkpointer, Commit
+from gradwire.checkpoint import Checkpointer, Commit, Slice
 from gradwire.checkpoint.blobs import Blob
 from gradwire.checkpoint.journal import Scalar
 from gradwire.checkpoint.journal_writer import Durability, JournalWriter
@@ -148,7 +148,8 @@ def _blob(share: Encoded, reduced: Reduced) -> Blob:
     return Blob(share.payload, share.ranges, f"{ENCODED}{share.codec}")
 
 
-def _kept(tensors: dict[str, Blob], tensor: Tensor) -> int:
+def _kept(tensors: dict[str, Blob], tensor: Tensor | Slice) -> int:
+    assert isinstance(tensor, Tensor), "what is counted is in no slices"
     index = sum(name.startswith("small/") for name in tensors)
     tensors[f"small/{index}"] = Blob(tensor)
     return index

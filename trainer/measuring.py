@@ -10,9 +10,10 @@ from torch.optim import Optimizer
 from gradwire.schedulers import Clock, Duration
 from gradwire.schedulers.noise_scale import NoiseScale, Norms, total
 from gradwire.trainer.errors import NoiseError
-from gradwire.trainer.noise import Meter, meter_for
+from gradwire.trainer.noise import Meter, Watch, meter_for
 from gradwire.trainer.norm_layers import NormLayerMeter
 from gradwire.trainer.optimizers import RATIO
+from gradwire.trainer.strategies.base import hook
 from gradwire.trainer.triggers import Every
 
 log = logging.getLogger(__name__)
@@ -36,13 +37,15 @@ class Measuring:
         self._whole = NoiseScale(decay)
         self._groups: dict[str, NoiseScale] = {}
 
-    def prepare(self, model: nn.Module, optimizer: Optimizer, world_size: int, micro_batches: int) -> None:
+    def prepare(
+        self, model: nn.Module, optimizer: Optimizer, world_size: int, micro_batches: int, watch: Watch = hook
+    ) -> None:
         """Choose the way to measure, once the passes of an update are known; another one begins its averages anew.
 
         Raises:
             NoiseError: the plan needs the noise scale and there is no way to measure it.
         """
-        choice = meter_for(model, _groups_of(optimizer), world_size, micro_batches)
+        choice = meter_for(model, _groups_of(optimizer), world_size, micro_batches, watch)
         if choice.meter is None and self._needed:
             raise NoiseError(f"batch size or learning rate are to follow the noise scale, but {choice.reason}")
         if choice.meter is None and self._every.ever:

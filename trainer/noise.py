@@ -11,8 +11,12 @@ from torch import Tensor, nn
 from gradwire.schedulers.noise_scale import Norms
 from gradwire.trainer.errors import NoiseError
 from gradwire.trainer.norm_layers import NormLayerMeter, norm_layers
+from gradwire.trainer.strategies.base import Removable, hook
+from gradwire.trainer.strategies.sharding import is_sharded
 from gradwire.trainer.sync_batchnorm import SyncBatchNorm
-from gradwire.trainer.tally import Tally, entries
+from gradwire.trainer.tally import Part, Tally, entries
+
+Watch = Callable[[nn.Parameter, Callable[[Tensor], None]], Removable]
 
 _ALONE = "one rank with one micro-batch an update has no smaller gradient to compare with"
 
@@ -34,8 +38,12 @@ class Meter(Protocol):
         """This rank's sums of the update, float64 on the CPU, to be summed over ranks; they are cleared."""
         ...
 
-    def big(self) -> dict[str, float]:
-        """Squared norms, by group, of the gradients that the parameters hold now: reduced, unscaled, not clipped."""
+    def big(self, part: Part = lambda gradient: gradient) -> dict[str, float]:
+        """Squared norms, by group, of the gradients that the parameters hold now: reduced, unscaled, not clipped.
+
+        Args:
+            part: What of a gradient is looked at here; None where another rank looks at it.
+        """
         ...
 
     def norms(
@@ -66,13 +74,15 @@ class NoiseMeter:
 
     Args:
         groups: Parameters by group name; one that comes up again counts where it came first.
+        watch: Has a function see each gradient of a parameter before it is accumulated and reduced.
 
     Raises:
         NoiseError: there is no parameter.
     """
 
-    def __init__(self, groups: Mapping[str, Sequence[nn.Parameter]]) -> None:
+    def __init__(self, groups: Mapping[str, Sequence[nn.Parameter]], watch: Watch = hook) -> None:
         self._tally = Tally(groups)
+        self._watch = watch
         self.groups: Mapping[str, Sequence[nn.Parameter]] = self._tally.groups
         parameters = self._tally.parameters
         exact = any(parameter.dtype == torch.float64 for parameter in parameters)
@@ -89,7 +99,7 @@ class NoiseMeter:
         arrived: list[int] = []
         self._norms_P.zero_()
         handles = [
-            parameter.register_hook(self._taker(place, arrived))  # type: ignore[no-untyped-call]
+            self._watch(parameter, self._taker(place, arrived))
             for place, parameter in enumerate(self._tally.parameters)
             if parameter.requires_grad
         ]
@@ -106,9 +116,9 @@ class NoiseMeter:
         """This rank's sums of the update, to be summed over ranks; they are cleared."""
         return self._tally.take()
 
-    def big(self) -> dict[str, float]:
+    def big(self, part: Part = lambda gradient: gradient) -> dict[str, float]:
         """Squared norms, by group, of the gradients that the parameters hold now."""
-        return self._tally.big()
+        return self._tally.big(part)
 
     def norms(
         self, summed: Tensor, big: Mapping[str, float], batch_size: int, targets: int, scale: float = 1.0
@@ -150,20 +160,24 @@ class Choice:
 
 
 def meter_for(
-    model: nn.Module, groups: Mapping[str, Sequence[nn.Parameter]], world_size: int, micro_batches: int
+    model: nn.Module,
+    groups: Mapping[str, Sequence[nn.Parameter]],
+    world_size: int,
+    micro_batches: int,
+    watch: Watch = hook,
 ) -> Choice:
     """The meter for a run of so many ranks with so many micro-batches each in an update."""
     reason = obstacle(
         world_size,
         micro_batches,
-        norm_layers=bool(norm_layers(model)),
+        norm_layers=bool(norm_layers(model)) and not any(is_sharded(each) for each in model.parameters()),
         compiled=any(module._compiled_call_impl is not None for module in model.modules()),
         synchronized=any(isinstance(module, SyncBatchNorm) for module in model.modules()),
     )
     if reason is not None:
         return Choice(None, reason)
     if world_size * micro_batches > 1:
-        return Choice(NoiseMeter(groups), f"{world_size} × {micro_batches} micro-batch gradients an update")
+        return Choice(NoiseMeter(groups, watch), f"{world_size} × {micro_batches} micro-batch gradients an update")
     return Choice(NormLayerMeter(model), f"{_ALONE}; per-example gradients of the norm layers stand in")
 
 
@@ -188,7 +202,8 @@ def obstacle(
         return None
     if not norm_layers:
         return (
-            f"{_ALONE}, and the model has no trainable LayerNorm or RMSNorm to take per-example gradients from: "
+            f"{_ALONE}, and the model has no trainable LayerNorm or RMSNorm, not sharded, to take per-example "
+            "gradients from: "
             "lower batch.micro, or use more ranks"
         )
     if compiled:

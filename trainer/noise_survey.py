@@ -69,7 +69,7 @@ def survey(trainer: Trainer, micro: int, most: int, check: Callable[[str], None]
     Raises:
         NoiseError: a parameter's gradient arrives in parts.
     """
-    world_size = trainer.strategy.world_size
+    world_size = trainer.strategy.data_size
     fewest = 2 * world_size
     size = min(max(_SMALL * world_size * micro, trainer.plan.at(trainer.clock).batch_size), max(most, fewest))
     while True:
@@ -88,8 +88,8 @@ def _measured(trainer: Trainer, size: int, micro: int) -> Noise:
         trainer.stream,
         _Rounds(clock.samples, size, _ROUNDS),
         clock,
-        rank=strategy.rank,
-        world_size=strategy.world_size,
+        rank=strategy.data_rank,
+        world_size=strategy.data_size,
         micro=micro,
     )
     with Untouched(trainer.model):

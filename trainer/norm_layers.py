@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from gradwire.schedulers.noise_scale import Norms
 from gradwire.trainer.errors import NoiseError
-from gradwire.trainer.tally import Tally
+from gradwire.trainer.tally import Part, Tally
 
 Norm = nn.LayerNorm | nn.RMSNorm
 
@@ -57,9 +57,9 @@ class NormLayerMeter:
         """This rank's sums of the update, to be summed over ranks; they are cleared."""
         return self._tally.take()
 
-    def big(self) -> dict[str, float]:
+    def big(self, part: Part = lambda gradient: gradient) -> dict[str, float]:
         """Squared norms, by group, of the gradients that the norm layers' parameters hold now."""
-        return self._tally.big()
+        return self._tally.big(part)
 
     def norms(
         self, summed: Tensor, big: Mapping[str, float], batch_size: int, targets: int, scale: float = 1.0

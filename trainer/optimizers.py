@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradwire.trainer.errors import StateMismatchError
+from gradwire.trainer.strategies.sharding import placed
 
 RATIO = "lr_ratio"  # a group's learning rate over the plan's
 
@@ -117,5 +118,10 @@ def load_named_state(model: nn.Module, optimizer: Optimizer, saved: Mapping[str,
         raise StateMismatchError(
             f"the saved optimizer state is of parameters that this model does not train: {', '.join(unknown[:5])}"
         )
-    state = {index: dict(saved[name]) for index, name in enumerate(members) if name in saved}
+    parameters = dict(model.named_parameters())
+    state = {
+        index: {key: placed(value, parameters[name]) for key, value in saved[name].items()}
+        for index, name in enumerate(members)
+        if name in saved
+    }
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

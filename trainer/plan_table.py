@@ -14,7 +14,6 @@ from gradwire.trainer.assemble import build_plan, component
 from gradwire.trainer.config.construction import argument
 from gradwire.trainer.data.feed import few_shapes, fewest_passes, passes
 from gradwire.trainer.launch.local import count_processes
-from gradwire.trainer.plan_network import Network
 from gradwire.trainer.plan_outline import Outline, Point, outline
 
 MEASURED = (
@@ -117,9 +116,13 @@ def to_text(planned: Outline, totals: Totals, constants: Sequence[Constant]) -> 
 
 
 def write_json(
-    path: Path, planned: Outline, totals: Totals, constants: Sequence[Constant], network: Network | None = None
+    path: Path,
+    planned: Outline,
+    totals: Totals,
+    constants: Sequence[Constant],
+    more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write totals, comparisons and up to about a thousand updates.
+    """Write totals, comparisons and up to about a thousand updates, and what else was foretold, by name.
 
     Raises:
         WriteError: the file cannot be written.
@@ -129,9 +132,8 @@ def write_json(
         "constant_batch": [asdict(constant) for constant in constants],
         "measured": planned.measures,
         "points": [_entry(planned, point) for point in planned.points],
+        **(more or {}),
     }
-    if network is not None:
-        record["network"] = network.to_record()
     named_files.write(path, (json.dumps(record, indent=1, allow_nan=False) + "\n").encode())
 
 

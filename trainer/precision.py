@@ -20,6 +20,11 @@ def unsupported(name: Format, device: torch.device) -> str | None:
     return None
 
 
+def autocast_of(name: Format) -> torch.dtype | None:
+    """What operators compute in, where that is not the weights' own type."""
+    return _AUTOCAST.get(name)
+
+
 class Precision:
     """Runs the passes of an update in one number format; weights and optimizer state stay float32.
 
@@ -36,7 +41,7 @@ class Precision:
         if reason:
             raise UnsupportedPrecisionError(reason)
         self._device = device
-        self._dtype = _AUTOCAST.get(name)
+        self._dtype = autocast_of(name)
         self.scaler = torch.amp.GradScaler(device.type) if name == "fp16" else None
 
     def autocast(self) -> AbstractContextManager[Any]:

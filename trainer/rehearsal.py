@@ -65,7 +65,7 @@ class Rehearsal:
             self._timed(batch)
             passes = min(max(round(_SECONDS / self._slowest(self._timed(batch))), _FEWEST), _MOST)
             seconds = self._slowest(statistics.median(self._timed(batch) for _ in range(passes)))
-        samples = size * self._strategy.world_size / seconds
+        samples = size * self._strategy.data_size / seconds
         return Speed(size, seconds, samples, samples * self._trainer.context, passes)
 
     def speeds(self, sizes: Sequence[int]) -> Iterator[Speed]:
@@ -88,7 +88,7 @@ class Rehearsal:
 
     def _pass(self, batch: Any) -> None:
         trainer = self._trainer
-        seed_micro_batch(trainer.settings.seed, self._strategy.rank, trainer.clock.updates, 0)
+        seed_micro_batch(trainer.settings.seed, self._strategy.data_rank, trainer.clock.updates, 0)
         with self._strategy.accumulate():  # gradients stay here: ranks need not go on together where memory runs out
             with trainer.precision.autocast():
                 loss = trainer.loss(trainer.model, batch)

@@ -11,6 +11,7 @@ from gradwire.schedulers import Clock, Measured
 from gradwire.trainer.decisions import CODEC, NOISE_SCALE
 from gradwire.trainer.errors import StateMismatchError
 from gradwire.trainer.optimizers import load_named_state, named_state
+from gradwire.trainer.strategies.sharding import placed
 from gradwire.trainer.update import without_requests
 
 if TYPE_CHECKING:
@@ -23,11 +24,12 @@ _IN_FLIGHT = "in_flight"  # the gradient that is under way where they come late;
 
 def capture(trainer: "Trainer") -> State:
     """The trainer's state as a tree; tensors are the live ones."""
+    portable = trainer.strategy.portable
     shared = {
-        "model": trainer.model.state_dict(),
-        "optimizer": named_state(trainer.model, trainer.optimizer),
+        "model": portable(trainer.model.state_dict()),
+        "optimizer": portable(named_state(trainer.model, trainer.optimizer)),
         "optimizer_kind": type(trainer.optimizer).__name__,
-        "average": None if trainer.average is None else trainer.average.state_dict(),
+        "average": None if trainer.average is None else portable(trainer.average.state_dict()),
         "scaler": trainer.precision.state_dict(),
         **progress(trainer),
     }
@@ -77,7 +79,8 @@ def put_back_model(trainer: "Trainer", state: State) -> None:
     """
     shared = state.shared
     try:
-        trainer.model.load_state_dict(shared["model"])
+        live = trainer.model.state_dict()
+        trainer.model.load_state_dict({name: placed(value, live.get(name)) for name, value in shared["model"].items()})
     except RuntimeError as error:
         raise StateMismatchError(f"the snapshot is of another model: {error}") from error
     if trainer.average is not None:

@@ -3,13 +3,15 @@
 Shapes: G groups, P parameters.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from gradwire.schedulers.noise_scale import Norms
 from gradwire.trainer.errors import NoiseError
+
+Part = Callable[[Tensor], Tensor | None]
 
 
 class Tally:
@@ -75,9 +77,14 @@ class Tally:
             for name, each in zip(self.groups, sums, strict=True)
         }
 
-    def big(self) -> dict[str, float]:
-        """Squared norms by group of the gradients that the parameters hold now. Waits for the device once."""
-        held = [(place, p.grad) for place, p in enumerate(self.parameters) if p.grad is not None]
+    def big(self, part: Part = lambda gradient: gradient) -> dict[str, float]:
+        """Squared norms by group of the gradients that the parameters hold now. Waits for the device once.
+
+        Args:
+            part: What of a gradient is looked at here; None where others look at it.
+        """
+        parts = [(place, part(p.grad)) for place, p in enumerate(self.parameters) if p.grad is not None]
+        held = [(place, gradient) for place, gradient in parts if gradient is not None and gradient.numel()]
         if not held:
             return dict.fromkeys(self.groups, 0.0)
         norms = torch._foreach_norm([entries(gradient) for _, gradient in held])

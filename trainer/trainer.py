@@ -3,23 +3,13 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gradwire.checkpoint import (
-    Checkpointer,
-    CheckpointError,
-    CheckpointWriteError,
-    Commit,
-    Saving,
-    Standing,
-    State,
-    WriterFenced,
-)
+from gradwire.checkpoint import Checkpointer, Commit, State
 from gradwire.schedulers import Clock, Plan, Step
 from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.communication import Communication
@@ -27,9 +17,9 @@ from gradwire.trainer.data import Feed, SampleStream, UpdateBatch, training_set,
 from gradwire.trainer.data.feed import few_shapes, fewest_passes
 from gradwire.trainer.decisions import ALL_REDUCE, CODEC, NOISE_SCALE, RECOVERED, Decision, DecisionLog
 from gradwire.trainer.ema import MovingAverage
-from gradwire.trainer.errors import OverlapError
+from gradwire.trainer.errors import OverlapError, StrategyError
 from gradwire.trainer.evaluation import EvaluationInterrupted, Evaluator, TextSamples
-from gradwire.trainer.journaling import Journaling
+from gradwire.trainer.keeping import Keeping, Reason
 from gradwire.trainer.loggers.base import Logger, RunInfo
 from gradwire.trainer.losses import Loss, loss_for
 from gradwire.trainer.measuring import EVERY, Measuring
@@ -52,7 +42,8 @@ class Trainer:
     Args:
         model: Any module.
         data: A source with `train` (and `validation`), or a map-style dataset.
-        optimizer: Over the model's parameters; learning rates (and betas) are set from the plan.
+        optimizer: Over the model's parameters, or what makes it of the prepared model, for strategies that put other
+            parameters in place; learning rates (and betas) are set from the plan.
         plan: Batch size and learning rate as functions of the clock.
         loss: A Loss, or a function (model, batch) -> one loss a sample; None takes the model's `default_loss`.
         strategy: Spreads the work over processes; one process where None.
@@ -70,7 +61,7 @@ class Trainer:
         self,
         model: nn.Module,
         data: Any,
-        optimizer: Optimizer,
+        optimizer: Optimizer | Callable[[nn.Module], Optimizer],
         plan: Plan,
         *,
         loss: Loss | Callable[[nn.Module, Any], Tensor] | None = None,
@@ -86,7 +77,8 @@ class Trainer:
     ) -> None:
         self.strategy: Strategy = strategy or Single()
         self.model = self.strategy.prepare(model)
-        self.optimizer = optimizer
+        self.optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(self.model)
+        self.strategy.bind(self.model, self.optimizer)
         self.plan = plan
         self.settings = settings
         self.clock = Clock()
@@ -101,17 +93,9 @@ class Trainer:
         self._run = run
         self._checkpointer = checkpointer
         self._beat = beat
-        self._base: Commit | None = None  # what was restored, where the journal may go on from
-        self._saving: Saving | None = None
-        self._durable_update = -1
-        self._save_took = 0.0  # seconds of the last snapshot
-        self._dues = 0
-        self.journal = self._build_journal()
+        self.keeping = None if checkpointer is None else Keeping(self, checkpointer)
         self.updater = self._build_updater(stop_requested)
         self._evaluator = self._build_evaluator(data, samples, stop_requested)
-        wall = settings.save_every is not None and settings.save_every.is_wall_clock
-        self._save_every = Every(None if wall else settings.save_every, plan)
-        self._save_clock = WallClock(settings.save_every.seconds if wall and settings.save_every else None)
         self._end_clock = WallClock(settings.max_time)
         self._evaluate_every = Every(settings.evaluate_every, plan)
         self._check_every = Every(settings.check_replicas_every, plan)
@@ -119,12 +103,16 @@ class Trainer:
         if self.strategy.late:
             self._check_late()
             measure_every = None
+        reason = self.strategy.unmeasurable()
+        if reason is not None and plan.measures:
+            raise StrategyError(f"the plan follows the noise scale, which cannot be measured: {reason}")
+        if reason is not None:
+            measure_every = None
         self.measuring = Measuring(Every(measure_every, plan), settings.noise_scale_decay, needed=plan.measures)
         self._communication = Communication(self.strategy)
         self.pending: dict[str, Any] | None = None  # a record whose evaluation was interrupted
         self._record: dict[str, Any] = {}
         self._restored_update: int | None = None
-        self._saved_update = -1
         self._timed = (0.0, 0)  # seconds and tokens of training since the last record
 
     def _check_late(self) -> None:
@@ -148,18 +136,9 @@ class Trainer:
             clip=self.settings.clip,
             non_finite=self.settings.non_finite,
             stop_requested=lambda: stop_requested() or self._end_clock.due(),
-            due=lambda: self._save_clock.due() or (self.journal is not None and self.journal.due),
-            before_reduction=lambda update: self.journal.wait(update) if self.journal else None,
+            due=lambda: self.keeping is not None and self.keeping.due,
+            before_reduction=lambda update: self.keeping.wait(update) if self.keeping else None,
             beat=self._beat,
-        )
-
-    def _build_journal(self) -> Journaling | None:
-        if self._checkpointer is None or self.settings.journal is None:
-            return None
-        settings = self.settings
-        assert settings.journal is not None
-        return Journaling(
-            self, self._checkpointer, settings.journal, settings.journal_interval, settings.recover_within
         )
 
     def _build_evaluator(
@@ -188,42 +167,14 @@ class Trainer:
             self._start_loggers()
             for callback in self.callbacks.values():
                 callback.on_start(self)
-            if self._checkpointer is not None:
-                self._checkpointer.take_over(self.state())
-            self._begin_journal()
+            if self.keeping is not None:
+                self.keeping.begin()
             return self._finish(self._train())
         except BaseException:
-            if self.journal is not None:
-                with suppress(CheckpointError):
-                    self.journal.close()
+            if self.keeping is not None:
+                self.keeping.give_up()
             self._stop_loggers("failed")
             raise
-
-    def _begin_journal(self) -> None:
-        """Journal from here on: what was restored is its base, or else a snapshot of the present state."""
-        if self.journal is None or self._checkpointer is None:
-            return
-        reason = self._why_not_journalled()
-        if reason is not None:
-            log.warning("updates are not journalled: %s. Snapshots alone bring the run back, in the same bits", reason)
-            self.journal = None
-            return
-        base, self._base = self._base, None
-        self.journal.begin(self._save_base() if base is None else base, self.clock.updates)
-
-    def _why_not_journalled(self) -> str | None:
-        if self.settings.recovery == "exact" and self.strategy.carries():
-            return "codecs carry over what they lost, which no gradient tells (checkpoint.recovery=fast does without)"
-        return self.strategy.record()
-
-    def _save_base(self) -> Commit:
-        """A snapshot for the journal to go on from."""
-        assert self._checkpointer is not None
-        base = self._checkpointer.save(self.state(), self._position_in_commits(), {}, reason="interval")
-        self._durable_update = self._saved_update = self.clock.updates
-        for callback in self.callbacks.values():
-            callback.on_save(self)
-        return base
 
     def _train(self) -> Status:
         try:
@@ -255,16 +206,17 @@ class Trainer:
     def _prepare_measuring(self, micro: int) -> None:
         """A plan that measures needs two sizes of gradient in its first update already, others in their largest."""
         size = self.plan.at(Clock()).batch_size if self.plan.measures else self.plan.largest_batch
-        passes = -(-size // (self.strategy.world_size * micro))
-        self.measuring.prepare(self.model, self.optimizer, min(self.strategy.world_size, size), passes)
+        passes = -(-size // (self.strategy.data_size * micro))
+        ranks = min(self.strategy.data_size, size)
+        self.measuring.prepare(self.model, self.optimizer, ranks, passes, self.strategy.watch)
 
     def _feed(self, micro: int) -> Feed:
         return Feed(
             self.stream,
             self.plan,
             self.clock,
-            rank=self.strategy.rank,
-            world_size=self.strategy.world_size,
+            rank=self.strategy.data_rank,
+            world_size=self.strategy.data_size,
             micro=micro,
             workers=self.settings.workers,
             cut=few_shapes if self.settings.few_shapes else fewest_passes,
@@ -277,7 +229,7 @@ class Trainer:
             return self.settings.micro
         if decided is not None:
             return int(decided.value)
-        share = -(-self.plan.largest_batch // self.strategy.world_size)
+        share = -(-self.plan.largest_batch // self.strategy.data_size)
         if self.strategy.device.type != "cuda":
             return share
         rehearsal = Rehearsal(self)
@@ -349,24 +301,8 @@ class Trainer:
         if self._check_every.due(before, self.clock):
             self.strategy.synchronize_buffers(self.model)  # running statistics are each rank's own until then
             self.strategy.check_replicas(self.model)
-        if self.journal is not None:
-            self.journal.append(outcome)
-        self._note_saved()
-        if self._save_every.due(before, self.clock) or outcome.due:
-            self.save("interval")
-
-    def _note_saved(self) -> None:
-        """Where a snapshot has become durable, the journal goes on from it."""
-        if self._saving is not None and self._saving.done:
-            saving, self._saving = self._saving, None
-            self._save_took = self._save_took if saving.failure else saving.seconds or 0.0
-        durable = None if self._checkpointer is None else self._checkpointer.durable
-        if durable is None or (self._saving is not None and durable.update == self._saved_update):
-            return  # once that one is done
-        if durable.update > self._durable_update:
-            self._durable_update = durable.update
-            if self.journal is not None:
-                self.journal.rebase(durable, self._save_took)
+        if self.keeping is not None:
+            self.keeping.after(before, outcome)
 
     def _log_due(self) -> bool:
         return self.clock.updates % self.settings.log_every == 0
@@ -393,8 +329,8 @@ class Trainer:
             record["total_updates"] = self._total_updates()
         if self.clock.skipped:
             record["skipped"] = self.clock.skipped
-        if self._durable_update >= 0:
-            record["checkpoint/update"] = self._durable_update
+        if self.keeping is not None and self.keeping.durable_update >= 0:
+            record["checkpoint/update"] = self.keeping.durable_update
         return record
 
     def _total_updates(self) -> int:
@@ -426,65 +362,33 @@ class Trainer:
         """
         if self._evaluator is None:
             raise ValueError("the data has no validation set to evaluate on")
-        with self.average.applied() if self.average is not None else nullcontext():
+        if self.average is None:
             return self._evaluator.run(self.clock.updates)
+        try:
+            with self.average.applied():
+                self.strategy.refresh(self.model)
+                return self._evaluator.run(self.clock.updates)
+        finally:
+            self.strategy.refresh(self.model)
 
-    def save(self, reason: Literal["interval", "end", "preempted"]) -> None:
+    def save(self, reason: Reason) -> None:
         """Save a snapshot of the present state, unless this update's was saved already.
 
         On the way it is written beside training, from a copy; at the end this returns once it is durable.
         """
-        if self._checkpointer is None or self._is_saved(reason):
-            return
-        if reason == "interval" and self._is_put_off(self._checkpointer.standing):
-            return
+        if self.keeping is not None:
+            self.keeping.save(reason)
+
+    def before_saving(self) -> None:
+        """The state is about to be saved. A collective."""
         self._beat("save", self.clock.updates)
         self.strategy.synchronize_buffers(self.model)
-        metrics = {key: value for key, value in self._record.items() if isinstance(value, int | float)}
-        current = metrics if metrics.get("update") == self.clock.updates else {}
-        arguments = (self.state(), self._position_in_commits(), current)
-        if reason == "interval":
-            self._saving = self._checkpointer.start(*arguments, reason=reason)
-            self._note_saved()
-        else:
-            self._checkpointer.save(*arguments, reason=reason)
-            self._durable_update = self.clock.updates
-        self._saved_update = self.clock.updates
-        self._save_clock.reset()
-        if self.journal is not None:
-            self.journal.saving(self.clock.updates)
-        if self.journal is not None and not self._checkpointer.standing.journal:
-            log.warning("updates are not journalled any more: the store is full")
-            self.journal.abandon()
-            self.journal = None
-        for callback in self.callbacks.values():
-            callback.on_save(self)
 
-    def _position_in_commits(self) -> dict[str, int]:
-        """What a commit says of where the run is: also where it went on with other bits than it had."""
-        recovered = self.decisions.latest(RECOVERED)
-        return self.clock.to_dict() | ({} if recovered is None else {RECOVERED: recovered.update})
-
-    def _is_saved(self, reason: Literal["interval", "end", "preempted"]) -> bool:
-        """Whether this update's snapshot was begun; before a run ends, whether it became durable."""
-        if self._saved_update != self.clock.updates:
-            return False
-        if reason == "interval" or self._saving is None:
-            return True
-        try:
-            self._saving.wait()
-        except WriterFenced:
-            raise
-        except CheckpointWriteError:
-            return False
-        finally:
-            self._note_saved()
-        return True
-
-    def _is_put_off(self, standing: Standing) -> bool:
-        """While the store is full, only every second snapshot is tried."""
-        self._dues += 1
-        return self._dues % standing.widening != 0
+    def present_metrics(self) -> dict[str, float]:
+        """What was measured of this very update."""
+        if self._record.get("update") != self.clock.updates:
+            return {}
+        return {key: value for key, value in self._record.items() if isinstance(value, int | float)}
 
     def state(self) -> State:
         """Everything that is not a function of the configuration and the clock."""
@@ -505,8 +409,8 @@ class Trainer:
         """
         put_back(self, state, everyone, moved=moved)
         self._restored_update = self.clock.updates
-        owing = self.pending is not None  # an evaluation: once it is made up for, this update is saved again
-        self._saved_update = self._durable_update = -1 if owing else self.clock.updates
+        if self.keeping is not None:  # an evaluation that is owing is made up for, and this update saved again
+            self.keeping.restored(self.clock.updates, complete=self.pending is None)
 
     def replay(self, base: Commit, last: int | None = None) -> int:
         """Do again what was journalled after the snapshot just restored, up to an update; the update reached.
@@ -517,11 +421,9 @@ class Trainer:
         Raises:
             ReplayError: it does not lead to the same state as before; restore the snapshot again.
         """
-        assert self._checkpointer is not None, "a trainer without a store has no journal"
-        self._base = base
+        assert self._checkpointer is not None and self.keeping is not None, "without a store there is no journal"
         replayed = replay(self, self._checkpointer, base, last)
-        if last is not None or replayed.fast:
-            self._base = None
+        self.keeping.goes_on_from(None if last is not None or replayed.fast else base)
         self._restored_update = replayed.update
         if replayed.fast:
             self._note_fast_recovery(base)
@@ -558,11 +460,8 @@ class Trainer:
             logger.start(info)
 
     def _finish(self, status: Status) -> Result:
-        if self.journal is not None:
-            self.journal.close()
-        self.save("end" if status == "done" else "preempted")
-        if self._checkpointer is not None:
-            self._checkpointer.free() if status == "done" else self._checkpointer.close()
+        if self.keeping is not None:
+            self.keeping.finish(status)
         self.strategy.drain()
         for callback in self.callbacks.values():
             callback.on_end(self, status)

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gradwire.trainer.strategies.sharding import local, whole
+
 
 def scale_by_trust_ratios(updates: Sequence[Tensor], ratios: Sequence[Tensor], layers: Sequence[Tensor]) -> None:
     """Multiply each layer's update with its ratio, in place; vectors and scalars (biases, norms) keep theirs.
@@ -20,9 +22,9 @@ def scale_by_trust_ratios(updates: Sequence[Tensor], ratios: Sequence[Tensor], l
     chosen = [index for index, layer in enumerate(layers) if layer.dim() > 1]
     if not chosen:
         return
-    ratio = torch.stack([ratios[index] for index in chosen])
+    ratio = torch.stack([whole(ratios[index]) for index in chosen])
     usable = torch.where((ratio > 0) & torch.isfinite(ratio), ratio, torch.ones_like(ratio))
-    torch._foreach_mul_([updates[index] for index in chosen], list(usable.unbind()))
+    torch._foreach_mul_([local(updates[index]) for index in chosen], list(usable.unbind()))
 
 
 def dense_gradients(layers: Sequence[Tensor]) -> list[Tensor]:

@@ -20,6 +20,7 @@ from gradwire.trainer.optimizers import set_step
 from gradwire.trainer.precision import Precision
 from gradwire.trainer.randomness import seed_micro_batch
 from gradwire.trainer.strategies import Strategy
+from gradwire.trainer.strategies.sharding import local
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class Updater:
         loss_sum, counted = self._accumulate(batch, update, meter)
         targets, stop, due, divisor = self._strategy.carried()
         scale, correction = self._precision.scale, self._unscale(targets, divisor)
-        norm = self._gradient_norm()
+        norm = self._strategy.gradient_norm(self._parameters)
         finite = torch.isfinite(norm).item() is True
         norms = None if meter is None else self._norms(meter, batch.step, targets, scale / correction, finite=finite)
         return Outcome(loss_sum, counted, targets, divisor, norm.item(), not finite, stop > 0, due > 0, norms)
@@ -167,9 +168,9 @@ class Updater:
     def _norms(
         self, meter: Meter, step: Step, targets: int, scale: float, *, finite: bool
     ) -> Callable[[], Mapping[str, Norms]] | None:
-        """What the meter saw; the whole gradient's norms are the first rank's, so that all ranks have the same bits."""
+        """What the meter saw; one rank looks at each part of the whole gradient, so that all have the same bits."""
         small, groups = meter.local(), len(meter.groups)
-        big = list(meter.big().values()) if finite and self._strategy.rank == 0 else [0.0] * groups
+        big = list(meter.big(self._strategy.part).values()) if finite else [0.0] * groups
         values = torch.cat([small, torch.tensor(big, dtype=torch.float64)])
         summed = self._strategy.start_sum(values).wait()
         if not finite:
@@ -181,7 +182,7 @@ class Updater:
         """Forward and backward of every micro-batch; the summed loss, and over how many targets."""
         device = self._strategy.device
         counts = [self._loss.count(micro.batch) * micro.weight for micro in batch.micro_batches]
-        first, divisor = self._strategy.rank == 0, self._divisor(batch.step)
+        first, divisor = self._strategy.data_rank == 0, self._divisor(batch.step)
         flags = (int(self._stop_requested()), int(first and self._due()))
         self._strategy.carry([sum(counts), *flags, divisor if first else 0])
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)
@@ -189,7 +190,7 @@ class Updater:
         for index, micro in enumerate(batch.micro_batches):
             if index == last:
                 self._before_reduction(update)
-            seed_micro_batch(self._seed, self._strategy.rank, update, index)
+            seed_micro_batch(self._seed, self._strategy.data_rank, update, index)
             measured = nullcontext() if meter is None else meter.micro_batch(counts[index])
             with measured, nullcontext() if index == last else self._strategy.accumulate():
                 with self._precision.autocast():
@@ -199,10 +200,7 @@ class Updater:
         return loss_sum, sum(counts)
 
     def _gradients(self) -> list[Tensor]:
-        return [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-
-    def _gradient_norm(self) -> Tensor:
-        return torch.nn.utils.get_total_norm(self._gradients())
+        return [local(parameter.grad) for parameter in self._parameters if parameter.grad is not None]
 
     def _refuse(self, batch: UpdateBatch, loss_sum: Tensor, update: int) -> None:
         if self._non_finite == "skip":

@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.metadata import (
 
 from gradwire.checkpoint import tree
 from gradwire.checkpoint.errors import DamagedCheckpoint, UnsupportedState
+from gradwire.checkpoint.sharded import Slice as TensorSlice
 from gradwire.checkpoint.snapshot import Part
 from gradwire.checkpoint.tensors import StoredTensor
 
@@ -79,7 +80,8 @@ def value_entry(name: str, path: Path, value: Any) -> dict[str, Any]:
     return {"path": path, "value": value}
 
 
-def _refuse_tensor(path: str, tensor: Tensor) -> NoReturn:
+def _refuse_tensor(path: str, found: Tensor | TensorSlice) -> NoReturn:
+    tensor = found.data if isinstance(found, TensorSlice) else found
     raise UnsupportedState(
         f"{path} is a tensor of shape {tuple(tensor.shape)} inside a value that torch.distributed.checkpoint does not "
         "take apart: keep tensors in dicts and lists, and let the planner flatten the state"

@@ -162,6 +162,18 @@ def test_a_folder_of_several_files_comes_back(tmp_path: Path) -> None:
     assert equal(import_weights(tmp_path / "hub", a_layout()), laid_out())
 
 
+def test_rows_that_repeat_are_taken_apart_and_come_back(tmp_path: Path) -> None:
+    joint = torch.arange(24.0).reshape(12, 2)
+    layout = HuggingFace({"q": Rows("qkv", 0, 2, 4), "k": Rows("qkv", 2, 3, 4), "v": Rows("qkv", 3, 4, 4)}, {})
+    export_weights({"qkv": joint}, tmp_path / "hub", layout)
+    found = import_weights(tmp_path / "hub")
+    assert torch.equal(found["q"], joint[[0, 1, 4, 5, 8, 9]])
+    assert torch.equal(found["k"], joint[[2, 6, 10]]) and torch.equal(found["v"], joint[[3, 7, 11]])
+    assert equal(import_weights(tmp_path / "hub", layout), {"qkv": joint})
+    with pytest.raises(ExportError, match=r"q should be rows 0 to 2 of every 4 of qkv \(13, 2\)"):
+        export_weights({"qkv": torch.ones(13, 2)}, tmp_path / "other", layout)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

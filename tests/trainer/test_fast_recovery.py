@@ -123,7 +123,7 @@ def _recover_exactly(rank: int, folder: str) -> None:
     assert f"updates {BASE + 1} to {UPDATES} are computed again" in warned.lines[-1]
     trainer.fit()
     assert torch.equal(weights(trainer), whole[UPDATES])
-    assert trainer.journal is None
+    assert trainer.keeping is not None and trainer.keeping.journal is None
     assert trainer.decisions.of("recovered") == []
 
 

@@ -42,8 +42,8 @@ class Crash(Callback):
         if trainer.clock.updates == 5:
             self._gone.__enter__()
         if trainer.clock.updates == 11:
-            if trainer._saving is not None:
-                trainer._saving.wait()
+            if trainer.keeping is not None and trainer.keeping.saving is not None:
+                trainer.keeping.saving.wait()
             self._gone.__exit__(None, None, None)
             raise KeyError("crashed")
 

@@ -9,6 +9,7 @@ from gradwire.trainer.config.communication import misfits, too_late, unjournalle
 from gradwire.trainer.config.construction import refused
 from gradwire.trainer.config.fit import refused_plan, unfit
 from gradwire.trainer.config.measuring import measured_part, unmeasurable
+from gradwire.trainer.config.strategies import unsharded
 from gradwire.trainer.config.values import Fault
 
 Config = Mapping[str, Any]
@@ -60,7 +61,9 @@ def contradictions(config: Config, allow_targets: tuple[str, ...], machine: Mach
     machine = machine or Machine.here(config["launch"])
     faults = contradictions_of_evaluation(config, allow_targets, machine)
     if not faults:
-        faults += [*too_late(config, measured_part(config, allow_targets)), *unjournalled(config)]
+        follows = measured_part(config, allow_targets)
+        faults += [*too_late(config, follows), *unjournalled(config)]
+        faults += unsharded(config, allow_targets, machine.processes, machine.world_size, follows)
     return faults or [*unmeasurable(config, allow_targets, machine.world_size, machine.gpus)]
 
 

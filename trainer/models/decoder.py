@@ -1,6 +1,7 @@
 """A present-day decoder-only transformer.
 
-Shapes: B batch, T tokens, D width, H query heads, K key/value heads, E head width, F feed-forward width, V vocabulary.
+Shapes: B batch, T tokens, D width, H query heads, K key/value heads, G query heads that share a key/value head (H/K), E
+head width, F feed-forward width, N parts of it, V vocabulary.
 """
 
 import math
@@ -123,31 +124,40 @@ class Decoder(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then a gated feed-forward part, each behind a norm and added to the stream."""
+    """Attention, then a gated feed-forward part, each behind a norm and added to the stream.
+
+    What is computed from one input is one matrix. Its rows lie as they are used together: those of the G query heads
+    that share a key/value head, then its key and value, K times; and the gates of a part of the feed-forward
+    width, then what they gate, N times. So neighboring rows are whole heads and parts, and ranks can split them.
+    """
 
     def __init__(self, width: int, heads: int, kv_heads: int, feed_forward: int, dropout: float) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
+        self.parts = math.gcd(feed_forward, kv_heads)
         self.attention_norm = nn.RMSNorm(width, eps=1e-6)
         self.qkv = nn.Linear(width, (heads + 2 * kv_heads) * self.head_width, bias=False)
         self.attend = nn.Linear(width, width, bias=False)
         self.feed_forward_norm = nn.RMSNorm(width, eps=1e-6)
         self.gate_up = nn.Linear(width, 2 * feed_forward, bias=False)
+        self.part_width = feed_forward // self.parts
         self.down = nn.Linear(feed_forward, width, bias=False)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_BTD: Tensor, rotation_2TE: Tensor) -> Tensor:
         x_BTD = x_BTD + self.dropout(self._attention(self.attention_norm(x_BTD), rotation_2TE))
-        gate_BTF, up_BTF = self.gate_up(self.feed_forward_norm(x_BTD)).chunk(2, -1)
-        out_BTD: Tensor = x_BTD + self.dropout(self.down(functional.silu(gate_BTF) * up_BTF))
+        both_BTN2F = self.gate_up(self.feed_forward_norm(x_BTD)).unflatten(-1, (-1, 2, self.part_width))
+        gate_BTNF, up_BTNF = both_BTN2F.unbind(-2)
+        out_BTD: Tensor = x_BTD + self.dropout(self.down((functional.silu(gate_BTNF) * up_BTNF).flatten(-2)))
         return out_BTD
 
     def _attention(self, x_BTD: Tensor, rotation_2TE: Tensor) -> Tensor:
         batch, tokens, _ = x_BTD.shape
-        qkv_BHTE = self.qkv(x_BTD).view(batch, tokens, -1, self.head_width).transpose(1, 2)
-        q_BHTE, k_BKTE, v_BKTE = qkv_BHTE.split([self.heads, self.kv_heads, self.kv_heads], 1)
+        group = self.heads // self.kv_heads
+        qkv_BKGTE = self.qkv(x_BTD).view(batch, tokens, -1, group + 2, self.head_width).permute(0, 2, 3, 1, 4)
+        q_BKGTE, k_BKTE, v_BKTE = qkv_BKGTE[:, :, :group], qkv_BKGTE[:, :, group], qkv_BKGTE[:, :, group + 1]
         mixed_BHTE = functional.scaled_dot_product_attention(
-            rotate(q_BHTE, rotation_2TE),
+            rotate(q_BKGTE, rotation_2TE).flatten(1, 2),
             rotate(k_BKTE, rotation_2TE),
             v_BKTE,
             is_causal=True,
@@ -157,10 +167,10 @@ class Block(nn.Module):
         return mixed_BTD
 
 
-def rotate(x_BHTE: Tensor, rotation_2TE: Tensor) -> Tensor:
-    """Turn pairs (first half, second half) of each head by the angle of their position."""
-    cos_TE, sin_TE = rotation_2TE.to(x_BHTE.dtype)
-    first, second = x_BHTE.chunk(2, -1)
+def rotate(x_TE: Tensor, rotation_2TE: Tensor) -> Tensor:
+    """Turn pairs (first half, second half) of each head [..., T, E] by the angle of their position."""
+    cos_TE, sin_TE = rotation_2TE.to(x_TE.dtype)
+    first, second = x_TE.chunk(2, -1)
     return torch.cat([first * cos_TE - second * sin_TE, first * sin_TE + second * cos_TE], -1)
 
 

@@ -41,18 +41,18 @@ def _llama(model: Decoder) -> HuggingFace:
 
 
 def _llama_layer(theirs: str, ours: str, block: Block) -> dict[str, Rows]:
-    queries = block.heads * block.head_width
-    keys = queries + block.kv_heads * block.head_width
-    inner = block.down.in_features
+    head, part = block.head_width, block.part_width
+    queries = block.heads // block.kv_heads * head  # of the heads that share a key
+    group = queries + 2 * head
     return {
         f"{theirs}.input_layernorm.weight": Rows(f"{ours}.attention_norm.weight"),
-        f"{theirs}.self_attn.q_proj.weight": Rows(f"{ours}.qkv.weight", 0, queries),
-        f"{theirs}.self_attn.k_proj.weight": Rows(f"{ours}.qkv.weight", queries, keys),
-        f"{theirs}.self_attn.v_proj.weight": Rows(f"{ours}.qkv.weight", keys, block.qkv.out_features),
+        f"{theirs}.self_attn.q_proj.weight": Rows(f"{ours}.qkv.weight", 0, queries, group),
+        f"{theirs}.self_attn.k_proj.weight": Rows(f"{ours}.qkv.weight", queries, queries + head, group),
+        f"{theirs}.self_attn.v_proj.weight": Rows(f"{ours}.qkv.weight", queries + head, group, group),
         f"{theirs}.self_attn.o_proj.weight": Rows(f"{ours}.attend.weight"),
         f"{theirs}.post_attention_layernorm.weight": Rows(f"{ours}.feed_forward_norm.weight"),
-        f"{theirs}.mlp.gate_proj.weight": Rows(f"{ours}.gate_up.weight", 0, inner),
-        f"{theirs}.mlp.up_proj.weight": Rows(f"{ours}.gate_up.weight", inner, 2 * inner),
+        f"{theirs}.mlp.gate_proj.weight": Rows(f"{ours}.gate_up.weight", 0, part, 2 * part),
+        f"{theirs}.mlp.up_proj.weight": Rows(f"{ours}.gate_up.weight", part, 2 * part, 2 * part),
         f"{theirs}.mlp.down_proj.weight": Rows(f"{ours}.down.weight"),
     }
 

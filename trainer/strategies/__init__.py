@@ -1,7 +1,20 @@
 """Ways to spread training over processes."""
 
+from typing import TYPE_CHECKING, Any
+
 from gradwire.trainer.strategies.base import Cost, Pending, Reduced, Strategy
 from gradwire.trainer.strategies.data_parallel import DataParallel
 from gradwire.trainer.strategies.single import Single
 
-__all__ = ["Cost", "DataParallel", "Pending", "Reduced", "Single", "Strategy"]
+if TYPE_CHECKING:
+    from gradwire.trainer.strategies.sharded import FullySharded
+
+__all__ = ["Cost", "DataParallel", "FullySharded", "Pending", "Reduced", "Single", "Strategy"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "FullySharded":  # torch's FSDP takes a while to import, and most runs do without
+        from gradwire.trainer.strategies.sharded import FullySharded
+
+        return FullySharded
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,14 +1,15 @@
 """What the trainer asks of a strategy: how replicas of a model share one update's work."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from gradwire.comm import Encoded
+from gradwire.comm import CommError, Encoded
 from gradwire.comm.choices import Choice
 from gradwire.comm.telemetry import Traffic
 
@@ -49,114 +50,169 @@ class Pending(Protocol):
         ...
 
 
-class Strategy(Protocol):
-    """One small class for each way to spread training over processes."""
+class Removable(Protocol):
+    """What can be undone."""
 
-    rank: int
-    world_size: int
+    def remove(self) -> None:
+        """Undo it."""
+        ...
+
+
+def hook(parameter: nn.Parameter, see: Callable[[Tensor], None]) -> Removable:
+    """Have `see` called with each gradient of a parameter before it is accumulated."""
+    handle: Removable = parameter.register_hook(see)  # type: ignore[no-untyped-call]
+    return handle
+
+
+class Strategy:
+    """A way to spread training over processes: one small class each.
+
+    What is said here suits one process without communication; a strategy replaces what it does otherwise.
+
+    Attributes:
+        rank: This process.
+        world_size: Processes in all.
+        device: This rank's.
+    """
+
+    rank: int = 0
+    world_size: int = 1
     device: torch.device
+
+    @property
+    def data_rank(self) -> int:
+        """Which share of a global batch is this rank's; ranks that compute together have the same one."""
+        return self.rank
+
+    @property
+    def data_size(self) -> int:
+        """Into how many shares a global batch is cut."""
+        return self.world_size
 
     @property
     def late(self) -> bool:
         """Whether backward leaves the gradients of the update before, and none in the first one."""
-        ...
+        return False
 
     def prepare(self, model: nn.Module) -> nn.Module:
         """Place the model on this rank's device and arrange that backward reduces its gradients by summing."""
-        ...
+        return model.to(self.device)
+
+    def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
+        """The optimizer over the prepared model's parameters has been made."""
 
     def accumulate(self) -> AbstractContextManager[None]:
         """Within the block backward only accumulates this rank's own gradients."""
-        ...
+        return nullcontext()
 
     def carry(self, counts: Sequence[int]) -> None:
         """Sum whole numbers over the ranks together with the next reduction of the gradients; see `carried`."""
-        ...
+        raise NotImplementedError
 
     def carried(self) -> list[int]:
         """The sums that belong to the gradients, once the backward that reduces is over; zeros while there are none."""
-        ...
+        raise NotImplementedError
+
+    def unmeasurable(self) -> str | None:
+        """Why the gradients of single micro-batches cannot be seen, so that no noise scale is measured; for people."""
+        return None
+
+    def watch(self, parameter: nn.Parameter, see: Callable[[Tensor], None]) -> Removable:
+        """Have `see` called with each gradient of a parameter of this rank, before it is accumulated and reduced."""
+        return hook(parameter, see)
+
+    def part(self, gradient: Tensor) -> Tensor | None:
+        """What of a reduced gradient counts for this rank, so that it counts once over all; None for nothing."""
+        return gradient if self.rank == 0 else None
+
+    def gradient_norm(self, parameters: Sequence[nn.Parameter]) -> Tensor:
+        """Euclidean norm of all gradients that the parameters hold now; the same bits on every rank. A collective."""
+        return torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
 
     def settle(self, kept: bool) -> None:
         """The update of the last reduction was applied, or its gradient thrown away."""
-        ...
 
     def rescale(self, factor: float) -> None:
         """Gradients come multiplied with `factor` from now on, compared with before."""
-        ...
 
     def drain(self) -> None:
         """Wait until no gradient is under way. A collective."""
-        ...
 
     def carries(self) -> bool:
         """Whether ranks carry over, from update to update, what depends on their own gradients (what codecs lost)."""
-        ...
+        return False
 
     def record(self) -> str | None:
         """Keep, from the next reduction on, what it follows from; why that cannot be, for people."""
-        ...
+        return f"{type(self).__name__} keeps no gradients"
 
     def reduced(self) -> Reduced:
         """Of the last reduction, this rank's share. Its memory is used again once it is given back."""
-        ...
+        raise AssertionError("record() said that there is nothing to keep")
 
     def give_back(self, reduced: Reduced) -> None:
         """It was copied."""
-        ...
 
     def put_back(self, reduced: Sequence[Reduced]) -> None:
         """Have the gradients of a reduction, from what all its ranks kept, as if backward had just left them.
 
         Raises:
-            CommError: They are of another model.
+            CommError: They are of another model, or this strategy cannot.
         """
-        ...
+        raise CommError(f"{type(self).__name__} cannot put a reduced gradient back")
 
     def cost(self) -> Cost:
         """Of the reductions since the last call."""
-        ...
+        return Cost()
 
     def tolerances(self) -> Mapping[str, float]:
         """By axis, the relative error past which its codec must not be used any more, where it has such a limit."""
-        ...
+        return {}
 
     def fall_back(self, axis: str) -> None:
         """Use a codec on `axis` that is exact enough for anything; every rank does, between the same two updates."""
-        ...
 
     def choices(self) -> Sequence[Choice]:
         """How gradients are reduced, where that was measured and chosen."""
-        ...
+        return ()
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank carries over from update to update beside the model."""
-        ...
+        return {}
 
     def position(self) -> dict[str, Any]:
         """What `state_dict()` holds beside what `carries` means."""
-        ...
+        return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> bool:
         """Continue from this rank's own `state_dict()`; False, with nothing changed, where it does not fit any more."""
-        ...
+        return not state
 
     def load_state_dicts(self, states: Sequence[Mapping[str, Any]]) -> str | None:
         """Continue from those of all ranks of another arrangement; what had to be dropped, for people."""
-        ...
+        return "what codecs lost so far" if any(state.get("residuals") for state in states) else None
 
     def start_sum(self, values: Tensor) -> Pending:
-        """Start summing a small CPU tensor over the ranks, beside the gradients' own traffic."""
-        ...
+        """Start summing a small CPU tensor over the shares of the batch, beside the gradients' own traffic."""
+        raise NotImplementedError
 
     def gather(self, values: Tensor) -> list[Tensor]:
         """Every rank's small CPU tensor (the same shape everywhere), by rank."""
-        ...
+        raise NotImplementedError
+
+    def gather_shares(self, values: Tensor) -> list[Tensor]:
+        """As `gather`, one for each share of the batch."""
+        return self.gather(values)
+
+    def refresh(self, model: nn.Module) -> None:
+        """The weights were written by hand: passes use them from now on."""
+
+    def portable(self, tree: Any) -> Any:
+        """A tree of this strategy's tensors as it is saved, for any strategy to go on from."""
+        return tree
 
     def synchronize_buffers(self, model: nn.Module) -> None:
         """Give every rank the first rank's buffers (running statistics)."""
-        ...
 
     def check_replicas(self, model: nn.Module) -> None:
-        """Raise where ranks hold different bits."""
-        ...
+        """Raise where ranks that are to be equal hold different bits."""

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gradwire.comm import AllReduce, Choice, CommError, Overlap, Reducer, attach, check_replicas, decode
-from gradwire.trainer.strategies.base import Cost, Reduced
+from gradwire.trainer.strategies.base import Cost, Reduced, Strategy
 
 _CARRIED = ("residuals", "factors", "arrears", "in_flight")  # what is not a function of the reduced gradients
 
@@ -25,7 +25,7 @@ class _Sum:
         return self.values
 
 
-class DataParallel:
+class DataParallel(Strategy):
     """Every rank holds the whole model, computes its share of the global batch and applies the same bits.
 
     Args:

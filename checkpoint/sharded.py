@@ -1,0 +1,105 @@
+"""Tensors of which no rank holds everything: their slices, and how they are put together."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gradwire.checkpoint.errors import DamagedCheckpoint, UnsupportedState
+
+Box = tuple[tuple[int, int], ...]
+"""By axis of a tensor, first element and end."""
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """A box of a tensor.
+
+    Args:
+        offsets: Where it begins, by axis.
+        data: Its elements; on all ranks but `rank` a tensor of its type and shape on the meta device.
+        rank: Who saves it.
+    """
+
+    offsets: tuple[int, ...]
+    data: Tensor
+    rank: int
+
+    @property
+    def box(self) -> Box:
+        return tuple((start, start + size) for start, size in zip(self.offsets, self.data.shape, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Sharded:
+    """A tensor in slices, which stands where a tensor would in the shared state.
+
+    What is restored is the tensor: at any number of ranks, sharded or not.
+
+    Args:
+        shape: Of the whole tensor.
+        slices: Those of all ranks, on every rank the same ones in the same order; together they make the tensor up.
+    """
+
+    shape: tuple[int, ...]
+    slices: tuple[Slice, ...]
+
+    def mapped(self, convert: Callable[[Tensor], Tensor]) -> "Sharded":
+        """The same with the elements that this rank holds converted."""
+        slices = [each if each.data.is_meta else replace(each, data=convert(each.data)) for each in self.slices]
+        return Sharded(self.shape, tuple(slices))
+
+    def check(self, path: str) -> None:
+        """Raise UnsupportedState unless the slices make up the tensor."""
+        if reason := not_made_up(self.shape, [each.box for each in self.slices]):
+            raise UnsupportedState(f"{path}: {reason}")
+
+
+def not_made_up(shape: Sequence[int], boxes: Sequence[Box]) -> str:
+    """Why boxes do not make up a tensor of this shape, each element once; nothing where they do."""
+    filled = [box for box in boxes if all(start < stop for start, stop in box)]
+    for box in filled:
+        if len(box) != len(shape) or any(
+            not 0 <= start <= stop <= size for (start, stop), size in zip(box, shape, strict=True)
+        ):
+            return f"the slice {shown(box)} does not lie in the tensor of {list(shape)}"
+    have = sum(math.prod(stop - start for start, stop in box) for box in filled)
+    if have != math.prod(shape):
+        return f"the tensor of {list(shape)} has {math.prod(shape)} elements, and its slices have {have}"
+    return _overlap(filled) if shape else ""
+
+
+def _overlap(boxes: Sequence[Box]) -> str:
+    """Which two boxes overlap; nothing where none do. Each is compared with those that reach as far along axis 0."""
+    reaching: list[Box] = []
+    for box in sorted(boxes):
+        reaching = [other for other in reaching if other[0][1] > box[0][0]]
+        for other in reaching:
+            if all(max(a, c) < min(b, d) for (a, b), (c, d) in zip(box, other, strict=True)):
+                return f"the slices {shown(other)} and {shown(box)} overlap"
+        reaching.append(box)
+    return ""
+
+
+def shown(box: Box) -> str:
+    """A box as Python writes it: [0:4, 2:8]."""
+    return f"[{', '.join(f'{start}:{stop}' for start, stop in box)}]"
+
+
+def joined(shape: Sequence[int], slices: Sequence[tuple[tuple[int, ...], Tensor]], where: str) -> Tensor:
+    """The tensor that slices make up, each given by where it begins and its elements.
+
+    Raises:
+        DamagedCheckpoint: they do not.
+    """
+    boxes = [tuple((a, a + n) for a, n in zip(offsets, data.shape, strict=False)) for offsets, data in slices]
+    odd = any(len(offsets) != data.dim() or data.dtype != slices[0][1].dtype for offsets, data in slices)
+    reason = "its slices are of different types or shapes" if odd or not slices else not_made_up(shape, boxes)
+    if reason:
+        raise DamagedCheckpoint(f"{where}: {reason}")
+    whole = torch.empty(tuple(shape), dtype=slices[0][1].dtype)
+    for box, (_, data) in zip(boxes, slices, strict=True):
+        whole[tuple(slice(start, stop) for start, stop in box)] = data
+    return whole

@@ -1,0 +1,132 @@
+"""Tensors that lie sharded over ranks (DTensor): this rank's part, what is saved of them, and how that is put back."""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+
+from gradwire.checkpoint import Sharded, Slice
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+
+Owner = Callable[["DeviceMesh", int], int]
+"""Of a rank of a mesh, the one that saves what it holds, where several hold the same."""
+Place = tuple[nn.Module, str]
+"""A module, and the name of a parameter in it."""
+
+
+def is_sharded(tensor: object) -> "TypeGuard[DTensor]":
+    """Whether it is a DTensor; where there is none yet, its module is not imported for that."""
+    return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor; shares its memory."""
+    return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor, on every rank that holds a part. A collective where it is sharded."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
+
+
+def placed(value: Any, like: Tensor | None) -> Any:
+    """A whole tensor laid out as another of its shape is; anything else as it comes."""
+    if not is_sharded(like) or not isinstance(value, Tensor) or value.shape != like.shape or is_sharded(value):
+        return value
+    from torch.distributed.tensor import DTensor
+
+    coordinate = like.device_mesh.get_coordinate()
+    assert coordinate is not None, "this rank is none of the mesh's"
+    here = value[_indices(*_box(like, coordinate))].to(like.device).contiguous()
+    return DTensor.from_local(
+        here, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
+def portable(tree: Any, rank: int, owner: Owner) -> Any:
+    """A tree with its sharded tensors as what is saved of them.
+
+    Args:
+        tree: Dicts and lists of tensors and values.
+        rank: This one.
+        owner: Maps ranks to those that save what they hold.
+    """
+    if is_sharded(tree):
+        return Sharded(tuple(tree.shape), tuple(_slices(tree, rank, owner)))
+    if isinstance(tree, Mapping):
+        return {key: portable(value, rank, owner) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [portable(value, rank, owner) for value in tree]
+    return tree
+
+
+def is_first_holder(tensor: Tensor, rank: int, owner: Owner) -> bool:
+    """Whether of the ranks that hold the same part of a tensor this is the first one."""
+    if not is_sharded(tensor):
+        return rank == 0
+    return owner(tensor.device_mesh, rank) == rank and _is_first(tensor, tensor.device_mesh.get_coordinate() or ())
+
+
+def _slices(tensor: "DTensor", rank: int, owner: Owner) -> Iterator[Slice]:
+    mesh = tensor.device_mesh
+    for coordinate in itertools.product(*map(range, mesh.shape)):
+        if not _is_first(tensor, coordinate):
+            continue
+        shape, offsets = _box(tensor, coordinate)
+        holder = owner(mesh, int(mesh.mesh[coordinate]))
+        data = tensor.to_local() if holder == rank else torch.empty(shape, dtype=tensor.dtype, device="meta")
+        yield Slice(offsets, data.detach(), holder)
+
+
+def _is_first(tensor: "DTensor", coordinate: Sequence[int]) -> bool:
+    """Whether a place of the mesh is the first along every dimension over which the tensor is not sharded."""
+    return all(place == 0 or not each.is_replicate() for place, each in zip(coordinate, tensor.placements, strict=True))
+
+
+def _box(tensor: "DTensor", coordinate: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape of what lies at a place of the mesh, and where it begins."""
+    from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
+
+    mesh, placements = tuple(tensor.device_mesh.shape), tensor.placements
+    shape, offsets = _compute_local_shape_and_global_offset(tuple(tensor.shape), mesh, list(coordinate), placements)
+    return tuple(shape), tuple(offsets)
+
+
+def _indices(shape: Sequence[int], offsets: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(start, start + size) for start, size in zip(offsets, shape, strict=True))
+
+
+class Watched:
+    """Sees the gradients of a sharded parameter before they are summed over ranks: those of the gathered weights.
+
+    Gathered, weights lie in the modules' places as another parameter, which is there when a module is called.
+
+    Args:
+        parameter: The parameter.
+        places: Where it is used.
+        see: What is called with each gradient.
+    """
+
+    def __init__(self, parameter: nn.Parameter, places: Sequence[Place], see: Callable[[Tensor], None]) -> None:
+        self._parameter = parameter
+        self._names = dict(places)
+        self._see = see
+        self._watched: nn.Parameter | None = None
+        self._handles = [module.register_forward_pre_hook(self._begin) for module in self._names]
+
+    def _begin(self, module: nn.Module, _: Any) -> None:
+        weight = module._parameters[self._names[module]]
+        if weight is None or weight is self._parameter or weight is self._watched or not weight.requires_grad:
+            return
+        self._watched = weight
+        self._handles.append(weight.register_hook(self._see))  # type: ignore[no-untyped-call]
+
+    def remove(self) -> None:
+        """Look no more."""
+        for handle in self._handles:
+            handle.remove()
