@@ -11,7 +11,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from gradwire.checkpoint.coding import decode, encode
+from gradwire.checkpoint.coding import Decoder, encode
 from gradwire.checkpoint.document import LARGEST, Fields
 from gradwire.checkpoint.errors import DamagedCheckpoint, StateTooLarge, UnsupportedState
 from gradwire.checkpoint.tensors import DTYPES, check_storable
@@ -210,16 +210,14 @@ def load_blob(blob: StoredBlob, data: memoryview, where: str) -> Blob:
     if blob.length > free:
         raise StateTooLarge(f"{where} takes {blob.length} bytes and {free} bytes of memory are free")
     tensor = torch.empty(blob.shape, dtype=blob.dtype)
-    start, target = 0, bytes_of(tensor).numpy().data
-    for chunk in blob.chunks:
-        plain = _decoded(blob, chunk, data[: chunk.stored], min(CHUNK, blob.length - start), where)
-        target[start : start + len(plain)] = plain
-        start, data = start + len(plain), data[chunk.stored :]
+    target, decoder = bytes_of(tensor).numpy().data, Decoder()
+    for chunk, length in zip(blob.chunks, _lengths(blob.length), strict=True):
+        place, target = target[:length], target[length:]
+        if chunk.stored == length:
+            place[:] = data[:length]
+        else:
+            decoder.decode_into(place, data[: chunk.stored], blob.dtype.itemsize, where)
+        if xxhash.xxh3_128_hexdigest(place) != chunk.digest:
+            raise DamagedCheckpoint(f"{where} is altered: its bytes do not have the digest {chunk.digest}")
+        data = data[chunk.stored :]
     return Blob(tensor, blob.ranges, blob.coding)
-
-
-def _decoded(blob: StoredBlob, chunk: BlobChunk, data: memoryview, length: int, where: str) -> memoryview:
-    plain = data if chunk.stored == length else decode(data, blob.dtype.itemsize, length, where)
-    if xxhash.xxh3_128_hexdigest(plain) != chunk.digest:
-        raise DamagedCheckpoint(f"{where} is altered: its bytes do not have the digest {chunk.digest}")
-    return plain

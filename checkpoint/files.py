@@ -52,6 +52,12 @@ class Files(Protocol):
     def read(self, path: Path, length: int) -> bytes:
         """At most the first `length` bytes."""
 
+    def open(self, path: Path) -> int:
+        """Open a file for reading, from its beginning to its end."""
+
+    def read_into(self, file: int, target: memoryview, start: int) -> int:
+        """Fill memory, or some of it, with a file's bytes from `start` on; how many: none only where it ends."""
+
 
 class RealFiles:
     """The operating system's."""
@@ -111,3 +117,9 @@ class RealFiles:
     def read(self, path: Path, length: int) -> bytes:
         with path.open("rb") as file:
             return file.read(min(length, os.fstat(file.fileno()).st_size))
+
+    def open(self, path: Path) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read_into(self, file: int, target: memoryview, start: int) -> int:
+        return os.preadv(file, [target], start)

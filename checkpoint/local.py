@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from gradwire.checkpoint.files import Files, RealFiles
+from gradwire.checkpoint.source import FileSource
 
 _TEMPORARY = ".tmp-"
 _REMOVALS = 3  # of a folder under a writer's hands, until that is no accident
@@ -23,6 +24,8 @@ class LocalObjects:
         root: The folder; made when first written to.
         files: The file system's operations.
     """
+
+    near = True
 
     def __init__(self, root: Path, files: Files | None = None) -> None:
         self._root = root
@@ -77,6 +80,15 @@ class LocalObjects:
     def read(self, name: str, length: int) -> bytes:
         """At most the first `length` bytes."""
         return self._files.read(self._root / name, length)
+
+    @contextmanager
+    def opened(self, name: str, length: int) -> Iterator[FileSource]:
+        """An object of about `length` bytes, to be read piece by piece."""
+        file = self._files.open(self._root / name)
+        try:
+            yield FileSource(self._files, file)
+        finally:
+            self._files.close(file)
 
     def names(self, folder: str) -> list[str]:
         """Last parts of the names in a folder; none where the folder does not exist."""

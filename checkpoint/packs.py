@@ -2,6 +2,7 @@
 
 import hashlib
 import secrets
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import numpy as np
 import xxhash
 from torch import Tensor
 
-from gradwire.checkpoint.coding import Coder
+from gradwire.checkpoint.coding import FAR, NEAR, Coder, Worth
 from gradwire.checkpoint.document import Fields
 from gradwire.checkpoint.store import Store
 from gradwire.checkpoint.tensors import CHUNK_BYTES, Chunk, StoredTensor, cut
@@ -49,6 +50,11 @@ class PackRef:
         return cls(fields.sha256("sha256"), fields.integer("size", 1, LONGEST_PACK), fields.xxh3("xxh3"))
 
 
+def worth_for(stores: Sequence[Store]) -> Worth:
+    """Which chunks are to be coded in packs that go to some stores: few where all of them are at hand."""
+    return NEAR if all(store.near for store in stores) else FAR
+
+
 class PackWriter:
     """Collects tensors' chunks in a buffer of one pack and stores the pack, in a thread, when it is full.
 
@@ -58,10 +64,12 @@ class PackWriter:
     Args:
         store: Where packs go.
         known: Chunks that are in the store already.
+        worth: Which chunks are coded; where None, what suits the store.
     """
 
-    def __init__(self, store: Store, known: "Known | None" = None) -> None:
+    def __init__(self, store: Store, known: "Known | None" = None, worth: Worth | None = None) -> None:
         self._store = store
+        self._worth = worth or worth_for([store])
         self._known = known
         self._thread = ThreadPoolExecutor(1, "gradwire-packs")
         # their pages cost nothing until they are written
@@ -79,7 +87,7 @@ class PackWriter:
         Raises:
             StoreError: a full pack could not be stored.
         """
-        coder = Coder(tensor.dtype.itemsize)
+        coder = Coder(tensor.dtype.itemsize, self._worth)
         chunks = [self._place(data, tensor.dtype.itemsize, coder) for data in cut(tensor, CHUNK_BYTES)]
         return StoredTensor(tensor.dtype, tuple(tensor.shape), tuple(chunks))
 

@@ -1,11 +1,13 @@
 """Objects on a file system of fsspec: object stores, and memory."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from gradwire.checkpoint.retry import Result, Retry
+from gradwire.checkpoint.source import BytesSource
 
 _TIMES = ("LastModified", "last_modified", "updated", "mtime", "created")  # of s3fs, adlfs, gcsfs, and memory
 
@@ -55,6 +57,8 @@ class RemoteObjects:
         retry: How transient errors are met.
     """
 
+    near = False
+
     def __init__(self, filesystem: FileSystem, root: str, retry: Retry) -> None:
         self._filesystem = filesystem
         self._root = root.rstrip("/")
@@ -91,6 +95,11 @@ class RemoteObjects:
     def read(self, name: str, length: int) -> bytes:
         """At most the first `length` bytes. An answer that is shorter than the object is asked for again."""
         return self._try(lambda: self._read_once(name, length))
+
+    @contextmanager
+    def opened(self, name: str, length: int) -> Iterator[BytesSource]:
+        """At most the first `length` bytes, to be read piece by piece: they are asked for at once."""
+        yield BytesSource(self.read(name, length))
 
     def _read_once(self, name: str, length: int) -> bytes:
         size = self.size(name)

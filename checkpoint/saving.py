@@ -11,6 +11,7 @@ from gradwire.checkpoint.commit import Commit, Reason, parse_commit
 from gradwire.checkpoint.epochs import Draft
 from gradwire.checkpoint.errors import CheckpointError, CheckpointWriteError, StoreFull, UnsupportedState, WriterFenced
 from gradwire.checkpoint.known import Known
+from gradwire.checkpoint.packs import worth_for
 from gradwire.checkpoint.ranks import Failure, Ranks, RanksFailed
 from gradwire.checkpoint.restoring import recall
 from gradwire.checkpoint.shares import share_out
@@ -60,7 +61,7 @@ class Saver:
             source: Returns the state, which nobody changes meanwhile; what it raises fails the snapshot on all ranks.
             request: What else is said.
         """
-        part = PartWriter(self._store, ranks.rank, self._known)
+        part = PartWriter(self._store, ranks.rank, self._known, worth_for(self._writer.stores))
         try:
             state, nbytes = self._begin(ranks, source, request)
             owners = share_out(ranks, state.shared)

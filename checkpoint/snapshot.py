@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from gradwire.checkpoint import tree
+from gradwire.checkpoint.coding import Worth
 from gradwire.checkpoint.document import FORMAT, Fields, dump, load
 from gradwire.checkpoint.errors import DamagedCheckpoint
 from gradwire.checkpoint.known import Known
@@ -97,13 +98,14 @@ class PartWriter:
         store: Where they go.
         rank: Whose part it is.
         known: What need not be written again.
+        worth: As in PackWriter.
     """
 
-    def __init__(self, store: Store, rank: int, known: Known | None = None) -> None:
+    def __init__(self, store: Store, rank: int, known: Known | None = None, worth: Worth | None = None) -> None:
         self._store = store
         self._rank = rank
         self._known = known or Known()
-        self._packs = PackWriter(store, self._known)
+        self._packs = PackWriter(store, self._known, worth)
         self._part: Part | None = None
         self._created: list[str] = []
 

@@ -3,8 +3,8 @@
 import errno
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from gradwire.checkpoint.errors import (
 from gradwire.checkpoint.local import LocalObjects
 from gradwire.checkpoint.remote import RemoteObjects, offers_create
 from gradwire.checkpoint.retry import Retry
+from gradwire.checkpoint.source import Source
 
 FOLDERS = ("packs", "parts", "commits", "tags")
 _RANK = r"(?:0|[1-9][0-9]{0,5})"
@@ -32,12 +33,15 @@ _NUMBER = re.compile(r"[0-9]{20}")
 class Objects(Protocol):
     """What a place for objects does; errors are OSErrors (or the client library's own)."""
 
+    @property
+    def near(self) -> bool: ...
     def create(self, name: str, data: memoryview) -> None: ...
     def create_all(self, pairs: Sequence[tuple[str, memoryview]]) -> list[str]: ...
     def replace(self, name: str, data: memoryview) -> None: ...
     def size(self, name: str) -> int: ...
     def modified(self, name: str) -> float | None: ...
     def read(self, name: str, length: int) -> bytes: ...
+    def opened(self, name: str, length: int) -> AbstractContextManager[Source]: ...
     def names(self, folder: str) -> list[str]: ...
     def remove(self, name: str) -> None: ...
     def confirm(self, folder: str) -> None: ...
@@ -81,6 +85,11 @@ class Store:
                 "writers apart; use a local path, s3://, gs:// or abfs://"
             )
         return cls(url, RemoteObjects(filesystem, root, retry))
+
+    @property
+    def near(self) -> bool:
+        """Whether its objects are files, of which bytes are read faster than most codings give them back."""
+        return self._objects.near
 
     def put_new(self, name: str, data: bytes) -> bool:
         """Create an object; False where the name is taken by other bytes (own bytes are a repeated request's success).
@@ -163,6 +172,22 @@ class Store:
         if len(data) > limit:
             raise DamagedCheckpoint(f"{self.url}: {name} is longer than the {limit} bytes it may have")
         return data
+
+    @contextmanager
+    def opened(self, name: str, length: int) -> Iterator[Source]:
+        """An object, to be read piece by piece. Its first `length` bytes are there, and whether there are more.
+
+        Raises:
+            MissingObject: it is not there.
+            StoreError, StoreUnavailable: it could not be read, now or later.
+        """
+        with ExitStack() as stack:
+            with self._acting("read", name):
+                try:
+                    source = stack.enter_context(self._objects.opened(name, length + 1))
+                except FileNotFoundError as error:
+                    raise MissingObject(f"{self.url}: {name} is missing") from error
+            yield _Telling(source, lambda: self._acting("read", name))
 
     def folders(self, folder: str) -> list[str]:
         """Numbered folders in a folder, sorted: `journal/<20 digits>` in `journal`, and the next level in those.
@@ -269,6 +294,18 @@ class Store:
             raise
         except Exception as error:
             raise _failure(f"{self.url}: cannot {action}", error) from error
+
+
+class _Telling:
+    """A source whose failures have their class."""
+
+    def __init__(self, source: Source, acting: Callable[[], AbstractContextManager[None]]) -> None:
+        self._source = source
+        self._acting = acting
+
+    def read_into(self, target: memoryview, start: int) -> int:
+        with self._acting():
+            return self._source.read_into(target, start)
 
 
 def _check_name(name: str) -> None:

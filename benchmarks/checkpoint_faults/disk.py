@@ -171,15 +171,14 @@ class Disk:
         self.hook = hook
         self.log: list[Operation] = []
         self._open: dict[int, tuple[str, int]] = {}
+        self._reading: dict[int, int] = {}
         self._last_file = FIRST_FILE
         self._lock = threading.RLock()
 
     def create(self, path: Path) -> int:
-        inode = self._act("create", str(path)).inode
-        with self._lock:
-            file = self._last_file = self._last_file + 1
-            self._open[file] = str(path), inode
-            return file
+        inode, file = self._act("create", str(path)).inode, self._new_file()
+        self._open[file] = str(path), inode
+        return file
 
     def write(self, file: int, data: memoryview) -> int:
         self._act_on("write", file, bytes(data))
@@ -189,8 +188,9 @@ class Disk:
         self._act_on("sync", file)
 
     def close(self, file: int) -> None:
-        self._act_on("close", file)
-        del self._open[file]
+        if self._reading.pop(file, None) is None:
+            self._act_on("close", file)
+            del self._open[file]
 
     def link(self, source: Path, target: Path) -> None:
         self._act("link", str(source), str(target))
@@ -232,6 +232,21 @@ class Disk:
 
     def read(self, path: Path, length: int) -> bytes:
         return self.contents.files[self._act("read", str(path)).inode].data[:length]
+
+    def open(self, path: Path) -> int:
+        inode, file = self._act("read", str(path)).inode, self._new_file()
+        self._reading[file] = inode
+        return file
+
+    def read_into(self, file: int, target: memoryview, start: int) -> int:
+        piece = self.contents.files[self._reading[file]].data[start : start + len(target)]
+        target[: len(piece)] = piece
+        return len(piece)
+
+    def _new_file(self) -> int:
+        with self._lock:
+            self._last_file += 1
+            return self._last_file
 
     def _act_on(self, kind: Kind, file: int, data: bytes = b"") -> None:
         path, inode = self._open[file]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.checkpoint import DamagedCheckpoint
-from gradwire.checkpoint.coding import PLANES, RAW, Coder, decode, encode
+from gradwire.checkpoint.coding import FAR, NEAR, PLANES, RAW, Coder, Decoder, decode, encode
 from gradwire.checkpoint.tensors import pieces
 
 ITEM_SIZES = st.sampled_from([1, 2, 4, 8, 16])
@@ -27,6 +27,19 @@ def test_what_shrinks_comes_back(element: bytes, item_size: int, count: int) -> 
     if coded is not None:
         assert len(coded) <= 0.95 * len(data)
         assert decode(coded, item_size, len(data)) == data
+
+
+@pytest.mark.parametrize("item_size", [1, 2, 4, 8, 16])
+def test_what_is_longer_than_what_is_joined_at_a_time_comes_back(item_size: int) -> None:
+    few = np.random.default_rng(1).integers(0, 4, 2**20 + 16 * 5, np.uint8)
+    coded = encode(few.data, item_size)
+    assert coded is not None
+    target, decoder = np.empty(len(few) + 1, np.uint8), Decoder()
+    for start in (0, 1):
+        place = target[start : start + len(few)]
+        decoder.decode_into(place.data, coded, item_size, "a chunk")
+        assert np.array_equal(place, few)
+    assert decode(coded, item_size, len(few)) == few.data
 
 
 def test_planes_are_the_bytes_of_equal_significance() -> None:
@@ -52,6 +65,15 @@ def test_a_tensor_is_coded_as_long_as_that_pays_and_tried_again_later() -> None:
     assert [coder.code(same)[0] for _ in range(15)] == [RAW] * 14 + [PLANES]
     assert coder.code(same)[0] == PLANES
     assert Coder(4).code(same[:1000])[0] == RAW
+
+
+def test_near_at_hand_only_what_shrinks_to_half_is_coded_and_a_sample_tells_what_need_not_be_tried() -> None:
+    weights = bytes_of(torch.randn(2**18, generator=torch.Generator().manual_seed(1)) * 0.02)
+    assert [Coder(4, worth).code(weights)[0] for worth in (FAR, NEAR)] == [PLANES, RAW]
+    zeros, noise_first = memoryview(bytes(2**20)), memoryview(bytes(noise(2**16)) + bytes(2**20))
+    assert [Coder(4, NEAR).code(data)[0] for data in (zeros, zeros[:2048], noise_first)] == [PLANES, PLANES, RAW]
+    coded = Coder(4, NEAR).code(zeros)[1]
+    assert decode(coded, 4, 2**20) == zeros
 
 
 @given(st.binary(max_size=200), ITEM_SIZES, st.integers(1, 2**40))

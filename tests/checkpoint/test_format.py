@@ -103,7 +103,10 @@ def test_a_snapshot_can_be_read_from_the_description_alone(tmp_path: Path) -> No
 
 
 def test_a_snapshot_that_ranks_have_shared_out_can_be_read_from_the_description_alone(tmp_path: Path) -> None:
-    state = State(state_at(1, 300_000).shared, {"own": torch.arange(5, dtype=torch.int16), "big": 2**60})
+    state = State(
+        state_at(1, 300_000).shared,
+        {"own": torch.arange(5, dtype=torch.int16), "few": torch.arange(9000) % 7, "big": 2**60},
+    )
     writers = [PartWriter(Store.open(str(tmp_path)), rank) for rank in range(2)]
     refs = [writer.write(state.shared, state.local, owners=[1, 1, 0, 1, 0]) for writer in writers]
     parts = [read_part(tmp_path, ref.digest) for ref in refs]

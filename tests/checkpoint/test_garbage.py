@@ -2,6 +2,7 @@
 
 import os
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from unittest import mock
 
@@ -13,6 +14,7 @@ from gradwire.checkpoint.garbage import GRACE, Collector
 from gradwire.checkpoint.pruning import plan_prune
 from gradwire.checkpoint.retention import KeepAll, Retention
 from gradwire.checkpoint.snapshot import PartWriter
+from gradwire.checkpoint.source import Source
 from gradwire.checkpoint.store import Store
 from gradwire.checkpoint.tags import Tags
 from gradwire.checkpoint.verdicts import Plan
@@ -190,17 +192,17 @@ def test_a_commit_that_is_tagged_while_it_goes_comes_back(place: str) -> None:  
 
 def test_a_reader_whose_snapshot_goes_is_told_so(tmp_path: Path) -> None:
     save(str(tmp_path), range(1, 4))
-    get, pruned = Store.get, []
+    opened, pruned = Store.opened, []
 
-    def prune_first(store: Store, name: str, limit: int) -> bytes:
+    def prune_first(store: Store, name: str, length: int) -> AbstractContextManager[Source]:
         if name.startswith("packs/") and not pruned:
             pruned.append(name)
             prune(str(tmp_path), grace=0.0)
-        return get(store, name, limit)
+        return opened(store, name, length)
 
     reader = Checkpointer(str(tmp_path))
     with (
-        mock.patch.object(Store, "get", prune_first),
+        mock.patch.object(Store, "opened", prune_first),
         pytest.raises(NoCheckpoint, match=r"no snapshot of update 1; it has updates: 3"),
     ):
         reader.restore(1)

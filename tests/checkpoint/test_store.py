@@ -106,6 +106,38 @@ def test_nothing_longer_than_its_limit_is_read(store: Store) -> None:
         store.get(NAME, 9)
 
 
+def test_an_object_is_read_in_any_pieces(store: Store) -> None:
+    store.put_new(NAME, b"0123456789")
+    with store.opened(NAME, 10) as source:
+        for start, length in ((3, 4), (0, 10), (8, 5), (10, 1), (12, 1)):
+            target = bytearray(length)
+            piece = b"0123456789"[start : start + length]
+            assert source.read_into(memoryview(target), start) == len(piece)
+            assert target == piece.ljust(length, b"\0")
+    with store.opened(NAME, 9) as source:
+        assert source.read_into(memoryview(bytearray(10)), 9) == 1, "that it is longer shows"
+    store.delete(NAME)
+    with pytest.raises(MissingObject, match=NAME), store.opened(NAME, 10):
+        pass
+
+
+def test_a_file_that_gives_a_little_at_a_time_is_read_whole_and_its_errors_have_a_class(tmp_path: Path) -> None:
+    class Slow(RealFiles):
+        def read_into(self, file: int, target: memoryview, start: int) -> int:
+            if start == 8:
+                raise OSError(5, "Input/output error")
+            return super().read_into(file, target[:3], start)
+
+    store = Store("slow", LocalObjects(tmp_path, Slow()))
+    store.put_new(NAME, b"0123456789")
+    target = bytearray(7)
+    with store.opened(NAME, 10) as source:
+        assert source.read_into(memoryview(target), 0) == 7
+        assert target == b"0123456"
+        with pytest.raises(StoreUnavailable, match=f"slow: cannot read {NAME}: .*Input/output error"):
+            source.read_into(memoryview(target), 2)
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -126,6 +158,7 @@ def test_nothing_longer_than_its_limit_is_read(store: Store) -> None:
 def test_no_name_leaves_the_store(store: Store, name: str) -> None:
     actions: list[Callable[[], object]] = [
         lambda: store.get(name, 10),
+        lambda: store.opened(name, 10).__enter__(),
         lambda: store.put_new(name, b""),
         lambda: store.put_all([(name, b"")]),
         lambda: store.delete(name),
@@ -257,6 +290,9 @@ def test_a_short_answer_is_asked_for_again() -> None:
     store.put_new(NAME, b"0123456789")
     filesystem.errors = [TimeoutError()]
     assert store.get(NAME, 10) == b"0123456789"
+    filesystem.errors = [TimeoutError()]
+    with store.opened(NAME, 10) as source:
+        assert source.read_into(memoryview(bytearray(10)), 0) == 10
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+import xxhash
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -162,6 +164,7 @@ def test_more_than_the_free_memory_is_refused_before_anything_is_allocated(tmp_p
         read_tensors(Store.open(str(tmp_path)), [PackRef("0" * 64, 2**26, "0" * 32)], [stored] * 2**20)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.sampled_from(sorted(DTYPES)), st.booleans())))
 def test_any_mixture_of_tensors_round_trips(descriptions: list[tuple[int, int, str, bool]]) -> None:
     tensors = [random_bits((rows, columns), DTYPES[name]) for rows, columns, name, _ in descriptions]
@@ -185,6 +188,44 @@ def test_a_pack_of_another_size_is_damage(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(DamagedCheckpoint, match="missing"):
         read_tensors(store, packs, [stored])
+
+
+def test_chunks_may_lie_over_each_other_and_be_wanted_often(tmp_path: Path) -> None:
+    store, shrinks = Store.open(str(tmp_path)), torch.arange(2**18, dtype=torch.int32)
+    writer = PackWriter(store)
+    noise = random_bits((100_000,), torch.uint8)
+    stored = [writer.add(tensor) for tensor in (noise, shrinks)]
+    packs = written(writer)
+    (chunk,) = stored[0].chunks
+    inner = replace(
+        chunk,
+        offset=chunk.offset + 10,
+        stored=50_000,
+        length=50_000,
+        digest=xxhash.xxh3_128_hexdigest(bits(noise[10:50_010])),
+    )
+    part = StoredTensor(torch.uint8, (50_000,), (inner,))
+    restored = read_tensors(store, packs, [stored[1], part, stored[0]] * 2)
+    for each, tensor in zip(restored, [shrinks, noise[10:50_010], noise] * 2, strict=True):
+        assert torch.equal(each, tensor)
+
+
+def test_an_altered_pack_is_told_before_what_could_not_be_decoded_in_it(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    writer = PackWriter(store)
+    stored = [writer.add(tensor) for tensor in (torch.zeros(2**20), torch.arange(8))]
+    packs = written(writer)
+    path = tmp_path / packs[0].name
+    path.write_bytes(path.read_bytes().replace(b"\x28\xb5\x2f\xfd", b"\x28\xb5\x2f\xfe"))
+    for wanted in (stored, stored[:1], stored[1:]):
+        with pytest.raises(DamagedCheckpoint, match=f"{packs[0].name} is altered"):
+            read_tensors(store, packs, wanted)
+    consistent = replace(packs[0], checksum=xxhash.xxh3_128_hexdigest(path.read_bytes()))
+    with pytest.raises(DamagedCheckpoint, match=r"what is at bytes \d+ to \d+ .*compressed"):
+        read_tensors(store, [consistent], stored)
+    other = replace(stored[1].chunks[0], digest="0" * 32)
+    with pytest.raises(DamagedCheckpoint, match=rf"what is at bytes \d+ to \d+ does not have the digest {'0' * 32}"):
+        read_tensors(store, [consistent], [replace(stored[1], chunks=(other,))])
 
 
 def test_an_unreadable_folder_is_no_damage(tmp_path: Path) -> None:
