@@ -36,9 +36,10 @@ class Alternation(Callback):
         self._journal: _Alternating | None = None
 
     def on_start(self, trainer: Trainer) -> None:
-        assert trainer.journal is not None
-        self._journal = trainer.journal = _Alternating(
-            trainer, trainer.journal._checkpointer, self._stretch, self._interval
+        keeping = trainer.keeping
+        assert keeping is not None and keeping.journal is not None
+        self._journal = keeping.journal = _Alternating(
+            trainer, keeping.journal._checkpointer, self._stretch, self._interval
         )
 
     def on_end(self, trainer: Trainer, status: str) -> None:
