@@ -129,7 +129,7 @@ def fsck(
         from gradwire.trainer import checkpoint_tables as tables
         from gradwire.trainer import checkpoint_values as values
         from gradwire.trainer.checkpoint_reference import Reference
-        from gradwire.trainer.launch.run_directory import hold
+        from gradwire.trainer.launch.claim import hold
 
         reference = Reference.parse(store)
         release = hold(reference.run) if repair and reference.run is not None else None

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 from gradwire.trainer.launch import failure as failures
 from gradwire.trainer.launch import run_directory
 from gradwire.trainer.launch.broadcast import receive, share
+from gradwire.trainer.launch.claim import hold
 from gradwire.trainer.launch.environment import Place, place
 from gradwire.trainer.launch.errors import BroadcastError
 from gradwire.trainer.launch.exit_codes import ExitCode
@@ -136,7 +137,7 @@ class _Rank:
 
     def _open(self, job: Job, run_dir: Path) -> None:
         if job.mode == "train":
-            run_directory.hold(run_dir, job.patience)
+            hold(run_dir, job.patience)
             if job.restore is None:  # else once the snapshot was found to fit
                 run_directory.write_status(run_dir, "running")
             _write(self._screens[0], f"run       {run_dir}")

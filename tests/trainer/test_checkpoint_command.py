@@ -111,7 +111,7 @@ def test_fsck_returns_3_until_it_is_repaired(place: str) -> None:  # noqa: F811
 
 
 def test_a_run_that_is_being_trained_is_not_repaired(run: str, tmp_path: Path) -> None:
-    from gradwire.trainer.launch.run_directory import hold
+    from gradwire.trainer.launch.claim import hold
 
     release = hold(tmp_path / "runs" / run)
     refused = checkpoint("fsck", run, "--repair")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gradwire.trainer.launch import run_directory
+from gradwire.trainer.launch.claim import hold, in_use
 from gradwire.trainer.launch.environment import CONTROLLER, Controller, cores, set_threads
 from gradwire.trainer.launch.errors import LaunchError, PlacementError, StoppedBeforeStart
 from gradwire.trainer.launch.job import Job
@@ -117,7 +118,7 @@ def _open(job: Job) -> Callable[[], None]:
     """Claim the run directory, where it is known already."""
     if job.run_dir is None or job.mode != "train":
         return lambda: None
-    release = run_directory.hold(job.run_dir, job.patience)
+    release = hold(job.run_dir, job.patience)
     if job.restore is None:  # else once the snapshot was found to fit (`WorkerContext.accept`)
         run_directory.write_status(job.run_dir, "running")
     say(f"run       {job.run_dir}")
@@ -125,12 +126,17 @@ def _open(job: Job) -> Callable[[], None]:
 
 
 def _close(job: Job, run_dir: Path | None, code: int) -> None:
-    if run_dir is None or job.mode != "train" or not run_directory.begun(run_dir) or run_directory.in_use(run_dir):
+    if run_dir is None or job.mode != "train":
         return
-    try:
-        run_directory.write_status(run_dir, run_directory.status_of(code), code)
-    except OSError as error:  # a full disk does not change how the run went
-        say(f"{error.filename}: {error.strerror}")
+    if run_directory.begun(run_dir) and not in_use(run_dir):
+        try:
+            run_directory.write_status(run_dir, run_directory.status_of(code), code)
+        except OSError as error:  # a full disk does not change how the run went
+            say(f"{error.filename}: {error.strerror}")
+    elif not run_directory.recorded(
+        run_dir, code
+    ):  # nor did another host: the run was refused, what was said before holds
+        return
     for line in run_directory.closing_lines(run_dir, code, job.store_url):
         say(line)
 

@@ -1,23 +1,22 @@
 """One directory per run: its configuration, logs, metrics, checkpoints and how it ended."""
 
-import fcntl
 import json
 import os
 import re
 import socket
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gradwire.trainer.launch.errors import RunExistsError, RunInUseError, RunNotFoundError
+from gradwire.trainer.launch.claim import LOCK
+from gradwire.trainer.launch.errors import RunExistsError, RunNotFoundError
 from gradwire.trainer.launch.exit_codes import ExitCode
 
 RUNS = Path("runs")
 _LABEL = 60  # characters of a run's name that its folder takes: four bytes each at most, and a file name has 255
-CONFIG, OVERRIDES, STATUS, LOCK = "config.yaml", "overrides.txt", "status.json", ".lock"
+CONFIG, OVERRIDES, STATUS = "config.yaml", "overrides.txt", "status.json"
 
 
 @dataclass(frozen=True)
@@ -130,10 +129,20 @@ def write_status(directory: Path, status: str, exit_code: int | None = None) -> 
 
 def begun(directory: Path) -> bool:
     """Whether the directory says that its run is under way: a resume that was refused leaves the word of before."""
+    return _status(directory).get("status", "running") == "running"
+
+
+def recorded(directory: Path, exit_code: int) -> bool:
+    """Whether the directory says that its run ended with this exit code."""
+    return _status(directory).get("exit_code") == exit_code
+
+
+def _status(directory: Path) -> dict[str, Any]:
     try:
-        return bool(json.loads((directory / STATUS).read_text())["status"] == "running")
-    except (OSError, ValueError, KeyError, TypeError):
-        return True
+        record = json.loads((directory / STATUS).read_text())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def discard(directory: Path) -> None:
@@ -171,47 +180,6 @@ def _tiers(directory: Path) -> list[str]:
 def status_of(exit_code: int) -> str:
     """The word for an exit code."""
     return {int(ExitCode.DONE): "done", int(ExitCode.PREEMPTED): "preempted"}.get(exit_code, "failed")
-
-
-def hold(directory: Path, patience: float = 0.0) -> Callable[[], None]:
-    """Claim the run for this process until it ends or calls what is returned; the kernel frees it after a kill.
-
-    Args:
-        directory: The run directory.
-        patience: Seconds to wait for another process that holds it.
-
-    Raises:
-        RunInUseError: another process holds it.
-    """
-    descriptor, deadline = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644), time.monotonic() + patience
-    while not _locked(descriptor):
-        if time.monotonic() >= deadline:
-            os.close(descriptor)
-            raise RunInUseError(f"{directory} is being trained by another process at this moment: stop that one first.")
-        time.sleep(0.1)
-    return lambda: os.close(descriptor)
-
-
-def _locked(descriptor: int) -> bool:
-    """Lock a file; a file system without locks counts: the checkpoint store still refuses a second writer."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass
-    return True
-
-
-def in_use(directory: Path) -> bool:
-    """Whether a process holds the run at this moment."""
-    try:
-        hold(directory)()
-    except RunInUseError:
-        return True
-    except OSError:  # a full disk: nobody can say
-        return False
-    return False
 
 
 def closing_lines(directory: Path, exit_code: int, url: str | None = None) -> list[str]:

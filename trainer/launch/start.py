@@ -30,4 +30,9 @@ def start(prepare: Callable[[], Job], program: tuple[str, ...] = WORKER, body: B
         serve(who, prepare, body)
     signals = ControllerSignals()
     signals.install()
-    return launch(prepare(), who, signals, program)
+    job = prepare()
+    if job.config["launch"]["engine"] == "ray":
+        from gradwire.trainer.launch.ray_cluster import launch_on_ray
+
+        return launch_on_ray(job, signals, program)
+    return launch(job, who, signals, program)

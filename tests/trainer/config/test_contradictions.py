@@ -47,6 +47,9 @@ def test_the_defaults_go_together(tiny: Tiny) -> None:
         (("evaluation.every=2.5 updates",), "evaluation.every", "whole number of updates"),
         (("launch.device=cuda",), "launch.device", "no usable GPU"),
         (("launch.hosts=2", "strategy=ddp"), "launch.endpoint", "2 hosts need"),
+        (("launch.address=auto",), "launch.address", "launch=ray"),
+        (("launch.engine=ray",), "launch.address", "is missing"),
+        (("launch.engine=ray", "launch.address=auto", "launch.endpoint=a:1"), "launch.endpoint", "leave it out"),
     ],
 )
 def test_a_contradiction_is_named(tiny: Tiny, overrides: tuple[str, ...], key: str, message: str) -> None:
@@ -70,6 +73,14 @@ def test_each_process_needs_its_gpu(tiny: Tiny) -> None:
 
 def test_single_is_for_one_process(tiny: Tiny) -> None:
     assert "there are 2" in found(tiny(), Machine(gpus=0, processes=2, world_size=2))["strategy"]
+
+
+def test_ray_starts_the_hosts_itself_and_has_their_gpus(tiny: Tiny) -> None:
+    composed = tiny("launch.engine=ray", "launch.address=auto", "launch.hosts=2", "strategy=ddp", "launch.device=cuda")
+    machine = Machine.here(composed.config["launch"])
+    assert machine.gpus == machine.processes and found(composed, machine) == {}
+    outer = Machine(gpus=1, processes=1, world_size=2, endpoint=True)
+    assert "run this once" in found(composed, outer)["launch.engine"]
 
 
 def test_an_outer_launcher_says_where_hosts_meet(tiny: Tiny) -> None:

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
+from gradwire.trainer.launch.claim import hold
 from gradwire.trainer.launch.errors import RunExistsError, RunInUseError, RunNotFoundError
 from gradwire.trainer.launch.run_directory import (
     RunReference,
     closing_lines,
     create,
-    hold,
     status_of,
     write_config,
     write_status,
@@ -90,7 +90,8 @@ def test_a_run_that_another_process_holds_is_refused():
     directory = create(config(), [])
     code = f"""
 import time
-from gradwire.trainer.launch.run_directory import Path, hold
+from pathlib import Path
+from gradwire.trainer.launch.claim import hold
 hold(Path({str(directory)!r}))
 print(1, flush=True)
 time.sleep(60)
