@@ -82,7 +82,7 @@ def install() -> None:
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         pytest.skip("no Slurm here, and installing it takes root and apt-get")
     environ = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for command in ("apt-get update -qq", "apt-get install -y -qq --no-install-recommends slurm-wlm munge"):
+    for command in ("apt-get -o DPkg::Lock::Timeout=300 update -qq", "apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends slurm-wlm munge"):
         done = subprocess.run(command.split(), env=environ, capture_output=True, text=True, timeout=240)
         if done.returncode != 0:
             pytest.skip(f"{command}: {done.stderr.strip()[-300:]}")
