@@ -125,7 +125,7 @@ def train(rank: int, job: Job) -> Run:
     for update in range(job.updates):
         if job.every and update % job.every == 0:
             run.losses.append((update, validation_loss(model, rank, job)))
-        _count(run, 1 / job.updates, partial(_update, wrapped, model, optimizer, batches, update, job))
+        count(run, 1 / job.updates, partial(_update, wrapped, model, optimizer, batches, update, job))
     if job.every:
         run.losses.append((job.updates, validation_loss(model, rank, job)))
     for axis, traffic in each.traffic().items():
@@ -148,7 +148,7 @@ def _update(
     optimizer.zero_grad()
 
 
-def _count(run: Run, share: float, action: Callable[[], None]) -> None:
+def count(run: Run, share: float, action: Callable[[], None]) -> None:
     """Add to a run what an action takes."""
     sent, processor, start = sent_bytes(), processor_seconds(), time.perf_counter()
     action()

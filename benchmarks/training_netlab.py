@@ -51,11 +51,15 @@ class Crew(AbstractContextManager["Crew"]):
             self._ranks = self._lab.ranks(self._ranks_per_host, timeout=PATIENCE)
         return self._ranks(function, *arguments)
 
+    def renew(self) -> None:
+        """End the processes; the next call starts new ones, without what the last left."""
+        if self._ranks is not None:
+            self._ranks.stop()
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._ranks is not None:
-            self._ranks.stop()
+        self.renew()
 
 
 def flat_bytes(job: Job) -> float:

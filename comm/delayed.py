@@ -13,7 +13,7 @@ from gradwire.comm.cycle import Cycle
 from gradwire.comm.errors import BackwardError, CommError
 from gradwire.comm.flight import Flight, Memory
 from gradwire.comm.reducer import Observer, Reducer
-from gradwire.comm.telemetry import Traffic, together
+from gradwire.comm.telemetry import Traffic, by_axis
 from gradwire.comm.works import Op
 
 
@@ -125,8 +125,7 @@ class DelayedReducer(Reducer):
     def take_traffic(self) -> dict[str, Traffic]:
         """By axis, what the reductions cost whose gradients were given since the last call."""
         taken, self._traffic = self._traffic, []
-        axes = dict.fromkeys(axis for each in taken for axis in each)
-        return {axis: together([each[axis] for each in taken if axis in each]) for axis in axes}
+        return by_axis(taken)
 
     def state_dict(self) -> dict[str, Any]:
         """As `Reducer.state_dict`, with what is under way, which is waited for. A collective.

@@ -83,9 +83,18 @@ def check_replicas(module: nn.Module, group: dist.ProcessGroup | None = None) ->
         ReplicaMismatch: Names the first tensor that differs, and the ranks that hold other bits than most.
         CollectiveError: A peer died or did not answer in time.
     """
+    check_tensors(list(_tensors(module)), group)
+
+
+def check_tensors(tensors: Sequence[tuple[str, Tensor]], group: dist.ProcessGroup | None = None) -> None:
+    """Raise unless the named tensors have the same bits on every rank. A collective.
+
+    Raises:
+        ReplicaMismatch: Names the first that differs, and the ranks that hold other bits than most.
+        CollectiveError: A peer died or did not answer in time.
+    """
     if size_of(group) == 1:
         return
-    tensors = list(_tensors(module))
     digests = torch.tensor([_signed(_digest(tensor)) for _, tensor in tensors], dtype=torch.int64)
     counts = gather_rows(torch.tensor([len(tensors)]), group).flatten().tolist()
     if len(set(counts)) > 1:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -96,6 +96,15 @@ def together(costs: Sequence[Traffic]) -> Traffic:
         waiting=sum(cost.waiting for cost in costs),
         error=sum(errors) / len(errors) if errors else None,
     )
+
+
+NOTHING = Traffic(0, 0.0, 0.0, 0.0, None)
+
+
+def by_axis(costs: Sequence[Mapping[str, Traffic]]) -> dict[str, Traffic]:
+    """Several reductions as one, by axis."""
+    axes = dict.fromkeys(axis for each in costs for axis in each)
+    return {axis: together([each[axis] for each in costs if axis in each]) for axis in axes}
 
 
 def energy(values: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ BEFORE = {  # what the Python of a guide takes for granted
     "schedules": "from gradwire.schedulers import lr",
     "checkpoints": "",
     "strategies": "",
+    "diloco": "",
     "communication": "from torch import nn\nmodel = nn.Linear(2, 2)",
 }
 

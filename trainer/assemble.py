@@ -18,6 +18,7 @@ from gradwire.schedulers import Duration, Plan
 from gradwire.trainer.blocks import checkpoint_activations, compile_blocks
 from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.config import instantiate
+from gradwire.trainer.config.hosts_apart import trains_apart
 from gradwire.trainer.data import length_of, training_set, validation_set
 from gradwire.trainer.evaluation import EvaluationInterrupted, TextSamples
 from gradwire.trainer.initial_weights import load_initial_weights
@@ -148,8 +149,8 @@ def build_strategy(config: Node, context: WorkerContext, allow: tuple[str, ...] 
         device=context.device,
         bucket_mb=comm["bucket_mb"],
         control=context.control,
-        overlap=comm["overlap"],
         recorded=config["checkpoint"]["journal"] is not None,
+        **({} if trains_apart(config) else {"overlap": comm["overlap"]}),  # which has one of its own
     )
     return strategy
 

@@ -17,7 +17,9 @@ from gradwire.schedulers.scaling import NoScaling, Scaling
 from gradwire.trainer import named_files, plots
 from gradwire.trainer.assemble import build_model, build_plan, build_strategy, component, make_optimizer, settings_of
 from gradwire.trainer.config import ConfigError, compose, validate
+from gradwire.trainer.config.checker import TARGET
 from gradwire.trainer.config.construction import argument
+from gradwire.trainer.config.hosts_apart import trains_apart
 from gradwire.trainer.data import training_set
 from gradwire.trainer.host_memory import MemoryGuard, available
 from gradwire.trainer.launch.context import WorkerContext
@@ -41,6 +43,12 @@ CAVEAT = (
 
 class _Stopped(Exception):  # noqa: N818 - no error: somebody asked to stop
     """A rank was asked to stop."""
+
+
+def measured_as(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration with every gradient that of the whole batch, and applied at once."""
+    apart = {"strategy": {TARGET: "gradwire.trainer.strategies.DataParallel"}} if trains_apart(config) else {}
+    return {**config, **apart, "comm": {**config["comm"], "overlap": "backward"}}
 
 
 @dataclass(frozen=True)
@@ -115,7 +123,7 @@ class _Survey:
             make_optimizer(config, model, allow),
             build_plan(config, data, allow),
             loss=component(config["loss"], allow) if config["loss"] else None,
-            strategy=build_strategy({**config, "comm": {**config["comm"], "overlap": "backward"}}, context, allow),
+            strategy=build_strategy(measured_as(config), context, allow),
             settings=replace(settings, noise_scale_every=None, max_time=None),
             stop_requested=lambda: context.stop.requested or self.trainer.clock.updates + 1 >= self._updates,
             beat=context.watchdog.beat,

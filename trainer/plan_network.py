@@ -12,6 +12,7 @@ from gradwire.comm.compressions import segment_mb
 from gradwire.comm.prediction import ALGORITHMS, Costs, predict
 from gradwire.trainer.assemble import build_model, codecs_of
 from gradwire.trainer.config.communication import axes_of
+from gradwire.trainer.config.hosts_apart import trains_apart
 from gradwire.trainer.errors import PredictionError
 from gradwire.trainer.launch.local import count_processes
 
@@ -95,6 +96,8 @@ def foretell(
         PredictionError: A link of no axis, a codec that has no price, or a single rank.
         CommError: No link.
     """
+    if trains_apart(config):
+        raise PredictionError("what strategy=diloco sends from time to time is not foretold: leave --link out")
     comm, launch = config["comm"], config["launch"]
     processes = count_processes(launch["processes"], launch["device"])
     axes = axes_of(comm, processes, processes * launch["hosts"])

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("gradwire")
 Own = Mapping[str, Any]  # what a rank carries over beside what all share
 _IN_FLIGHT = "in_flight"  # the gradient that is under way where they come late; the same on every rank
+_OUTER = "outer"  # what is the same on every rank where hosts train by themselves
 
 
 def capture(trainer: "Trainer") -> State:
     """The trainer's state as a tree; tensors are the live ones."""
     portable = trainer.strategy.portable
     shared = {
-        "model": portable(trainer.model.state_dict()),
+        "model": portable(trainer.strategy.tensors(trainer.model)),
         "optimizer": portable(named_state(trainer.model, trainer.optimizer)),
         "optimizer_kind": type(trainer.optimizer).__name__,
         "average": None if trainer.average is None else portable(trainer.average.state_dict()),
@@ -37,6 +38,8 @@ def capture(trainer: "Trainer") -> State:
     in_flight = local.pop(_IN_FLIGHT, None)
     if in_flight is not None:
         shared[_IN_FLIGHT] = {**in_flight, "carried": without_requests(in_flight["carried"])}
+    if _OUTER in local:
+        shared[_OUTER] = local.pop(_OUTER)
     return State(shared=shared, local=local)
 
 
@@ -113,6 +116,14 @@ def put_back(
             trainer.clock.updates,
         )
         in_flight = {}
+    if _OUTER in state.shared and trainer.strategy.apart:
+        in_flight[_OUTER] = state.shared[_OUTER]
+    elif _OUTER in state.shared:
+        log.warning(
+            "until update %d hosts trained by themselves: the run goes on from their outer parameters and the first "
+            "host's optimizer. What hosts had learned since their last synchronization is dropped",
+            trainer.clock.updates,
+        )
     put_back_own(
         trainer,
         {**state.local, **in_flight},

@@ -103,6 +103,9 @@ class Trainer:
         if self.strategy.late:
             self._check_late()
             measure_every = None
+        if self.strategy.apart:
+            self._check_apart()
+            measure_every = None
         reason = self.strategy.unmeasurable()
         if reason is not None and plan.measures:
             raise StrategyError(f"the plan follows the noise scale, which cannot be measured: {reason}")
@@ -123,6 +126,16 @@ class Trainer:
             raise OverlapError(
                 "fp16 scales the loss, and gradients that come late have another scale: use bf16 or fp32"
             )
+
+    def _check_apart(self) -> None:
+        """Refuse what needs the gradients of all hosts, or what each host would have of its own."""
+        refused = {
+            "the plan follows the noise scale, which nobody sees": self.plan.measures,
+            "each host would have a loss scale of its own in fp16": self.precision.scaler is not None,
+            "each host would keep a moving average of its own": self.average is not None,
+        }
+        for reason in (reason for reason, found in refused.items() if found):
+            raise StrategyError(f"{reason} where hosts train by themselves: leave it out, or use DataParallel")
 
     def _build_updater(self, stop_requested: Callable[[], bool]) -> Updater:
         return Updater(
@@ -278,7 +291,8 @@ class Trainer:
 
     def _judge_codecs(self, before: Clock, outcome: Outcome) -> None:
         """Where a codec loses more than it may, its axis sends bf16 from now on; a resumed run does so too."""
-        for found in self._communication.after(before.updates, skipped=outcome.skipped):
+        skipped = outcome.skipped and not self.strategy.apart  # else other hosts may not have skipped it
+        for found in self._communication.after(before.updates, skipped=skipped):
             reason = f"relative error {found.error:.3g} at update {before.updates}, past {found.tolerance:.3g}"
             name = CODEC.format(axis=found.axis)
             self.decisions.record(Decision(self.clock.updates, self.clock.samples, name, "bf16", reason))
@@ -295,6 +309,8 @@ class Trainer:
         for callback in self.callbacks.values():
             callback.on_update(self, outcome)
         last = self.plan.finished(self.clock)
+        if last:
+            self.strategy.conclude()
         record = self._measure(step, outcome) if self._log_due() or last else {}
         evaluate = self._evaluate_every.due(before, self.clock) or (last and self.settings.evaluate_every is not None)
         self._complete(record, evaluate=evaluate)
@@ -363,7 +379,8 @@ class Trainer:
         if self._evaluator is None:
             raise ValueError("the data has no validation set to evaluate on")
         if self.average is None:
-            return self._evaluator.run(self.clock.updates)
+            with self.strategy.evaluating():
+                return self._evaluator.run(self.clock.updates)
         try:
             with self.average.applied():
                 self.strategy.refresh(self.model)

@@ -182,7 +182,7 @@ class Updater:
         """Forward and backward of every micro-batch; the summed loss, and over how many targets."""
         device = self._strategy.device
         counts = [self._loss.count(micro.batch) * micro.weight for micro in batch.micro_batches]
-        first, divisor = self._strategy.data_rank == 0, self._divisor(batch.step)
+        first, divisor = self._strategy.leads, self._divisor(batch.step)
         flags = (int(self._stop_requested()), int(first and self._due()))
         self._strategy.carry([sum(counts), *flags, divisor if first else 0])
         loss_sum = torch.zeros((), dtype=torch.float64, device=device)
@@ -211,7 +211,7 @@ class Updater:
                 f"or infinity. {_ADVICE}"
             )
         mine = torch.tensor([int(torch.isfinite(loss_sum).item())])
-        culprits = [str(rank) for rank, finite in enumerate(self._strategy.gather(mine)) if not int(finite)]
+        culprits = [str(rank) for rank, finite in self._strategy.peers(mine).items() if not int(finite)]
         if not culprits and self._precision.can_lower_the_scale:
             return  # with a gradient scaler an overflow is how the scale is found
         own = f"the loss is not finite on rank {', '.join(culprits)}" if culprits else "every rank's loss is finite"

@@ -8,6 +8,7 @@ from typing import Any
 from gradwire.trainer.config.communication import misfits, too_late, unjournalled
 from gradwire.trainer.config.construction import refused
 from gradwire.trainer.config.fit import refused_plan, unfit
+from gradwire.trainer.config.hosts_apart import not_apart
 from gradwire.trainer.config.measuring import measured_part, unmeasurable
 from gradwire.trainer.config.strategies import unsharded
 from gradwire.trainer.config.values import Fault
@@ -64,6 +65,7 @@ def contradictions(config: Config, allow_targets: tuple[str, ...], machine: Mach
         follows = measured_part(config, allow_targets)
         faults += [*too_late(config, follows), *unjournalled(config)]
         faults += unsharded(config, allow_targets, machine.processes, machine.world_size, follows)
+        faults += not_apart(config, allow_targets, follows, machine.processes, machine.world_size)
     return faults or [*unmeasurable(config, allow_targets, machine.world_size, machine.gpus)]
 
 

@@ -7,9 +7,10 @@ from gradwire.trainer.strategies.data_parallel import DataParallel
 from gradwire.trainer.strategies.single import Single
 
 if TYPE_CHECKING:
+    from gradwire.trainer.strategies.diloco import DiLoCo
     from gradwire.trainer.strategies.sharded import FullySharded
 
-__all__ = ["Cost", "DataParallel", "FullySharded", "Pending", "Reduced", "Single", "Strategy"]
+__all__ = ["Cost", "DataParallel", "DiLoCo", "FullySharded", "Pending", "Reduced", "Single", "Strategy"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +18,8 @@ def __getattr__(name: str) -> Any:
         from gradwire.trainer.strategies.sharded import FullySharded
 
         return FullySharded
+    if name == "DiLoCo":
+        from gradwire.trainer.strategies.diloco import DiLoCo
+
+        return DiLoCo
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

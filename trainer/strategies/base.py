@@ -78,6 +78,7 @@ class Strategy:
     rank: int = 0
     world_size: int = 1
     device: torch.device
+    apart: bool = False  # whether ranks hold different models, and apply different gradients, for a while
 
     @property
     def data_rank(self) -> int:
@@ -88,6 +89,11 @@ class Strategy:
     def data_size(self) -> int:
         """Into how many shares a global batch is cut."""
         return self.world_size
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank speaks for all whose gradients are summed with its own."""
+        return self.data_rank == 0
 
     @property
     def late(self) -> bool:
@@ -204,8 +210,23 @@ class Strategy:
         """As `gather`, one for each share of the batch."""
         return self.gather(values)
 
+    def peers(self, values: Tensor) -> Mapping[int, Tensor]:
+        """As `gather`, by rank, of those whose gradients are summed with this one's."""
+        return dict(enumerate(self.gather(values)))
+
+    def conclude(self) -> None:
+        """The last update of the plan is over. A collective."""
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Within the block the model is what evaluation is of."""
+        return nullcontext()
+
     def refresh(self, model: nn.Module) -> None:
         """The weights were written by hand: passes use them from now on."""
+
+    def tensors(self, model: nn.Module) -> dict[str, Tensor]:
+        """What this rank holds of the model's parameters and buffers, live, by the names of its state."""
+        return model.state_dict()
 
     def portable(self, tree: Any) -> Any:
         """A tree of this strategy's tensors as it is saved, for any strategy to go on from."""
