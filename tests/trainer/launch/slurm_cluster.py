@@ -16,6 +16,7 @@ OTHER = "127.0.0.2"  # a node's name must lead to it, and this one does on every
 
 CONFIGURATION = """
 ClusterName=gradwire
+FirstJobId={first}
 SlurmctldHost={host}(127.0.0.1)
 SlurmUser=root
 SlurmdUser=root
@@ -53,7 +54,8 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
     host = socket.gethostname().partition(".")[0]
     configuration = folder / "slurm.conf"
     ports = [free_port() for _ in range(3)]
-    text = CONFIGURATION.format(host=host, other=OTHER, folder=folder, ports=ports, cores=os.cpu_count())
+    first = ports[0] % 10_000 + 1  # jobs meet at ports that follow from their number: not those of another cluster here
+    text = CONFIGURATION.format(first=first, host=host, other=OTHER, folder=folder, ports=ports, cores=os.cpu_count())
     configuration.write_text(text)
     names = {"socket": "munge.socket", "key-file": "key", "log-file": "munge.log", "pid-file": "munge.pid"}
     munge = [f"--{option}={folder / name}" for option, name in (names | {"seed-file": "seed"}).items()]
@@ -82,7 +84,10 @@ def install() -> None:
     if os.geteuid() != 0 or not shutil.which("apt-get"):
         pytest.skip("no Slurm here, and installing it takes root and apt-get")
     environ = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for command in ("apt-get -o DPkg::Lock::Timeout=300 update -qq", "apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends slurm-wlm munge"):
+    for command in (
+        "apt-get -o DPkg::Lock::Timeout=300 update -qq",
+        "apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends slurm-wlm munge",
+    ):
         done = subprocess.run(command.split(), env=environ, capture_output=True, text=True, timeout=240)
         if done.returncode != 0:
             pytest.skip(f"{command}: {done.stderr.strip()[-300:]}")
