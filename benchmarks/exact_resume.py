@@ -233,6 +233,8 @@ def final_state(folder: Path, url: str | None = None) -> dict[str, Any]:
 
 def differences(left: Any, right: Any, path: str = "") -> list[str]:
     """Paths at which two trees differ in any bit."""
+    if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        return differences(dict(enumerate(left)), dict(enumerate(right)), path)
     if isinstance(left, dict) and isinstance(right, dict):
         keys = left.keys() | right.keys()
         return [d for key in sorted(keys) for d in differences(left.get(key), right.get(key), f"{path}/{key}")]
