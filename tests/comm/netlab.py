@@ -18,7 +18,8 @@ def _install_iproute2() -> str | None:
     tools_exist = shutil.which("ip") and shutil.which("tc")
     if tools_exist or os.geteuid() != 0 or shutil.which("apt-get") is None:
         return None
-    for command in (["apt-get", "-o", "DPkg::Lock::Timeout=300", "update"], ["apt-get", "-o", "DPkg::Lock::Timeout=300", "install", "--yes", "--no-install-recommends", "iproute2"]):
+    apt = ["apt-get", "-o", "DPkg::Lock::Timeout=300"]  # another worker of the suite may be installing too
+    for command in ([*apt, "update"], [*apt, "install", "--yes", "--no-install-recommends", "iproute2"]):
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
         if done.returncode:

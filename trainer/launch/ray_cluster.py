@@ -81,6 +81,7 @@ def _run(ray: Any, job: Job, signals: ControllerSignals, program: tuple[str, ...
             say(f"{end.lost} Restarting from the newest checkpoint ({left} left).")
             left, job, signals.workers_run = left - 1, _again(job, before), False
     except StoppedBeforeStart as stop:  # while hosts were being placed
+        assert job.run_dir is not None
         if job is first and job.restore is None:
             run_directory.discard(job.run_dir)  # so that the same command can be run again
         elif job.mode == "train" and job is not first:

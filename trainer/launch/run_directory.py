@@ -129,7 +129,7 @@ def write_status(directory: Path, status: str, exit_code: int | None = None) -> 
 
 def begun(directory: Path) -> bool:
     """Whether the directory says that its run is under way: a resume that was refused leaves the word of before."""
-    return _status(directory).get("status", "running") == "running"
+    return bool(_status(directory).get("status", "running") == "running")
 
 
 def recorded(directory: Path, exit_code: int) -> bool:
