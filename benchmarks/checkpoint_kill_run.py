@@ -210,6 +210,9 @@ class Killed:
             continued = self._continued()
             kill.by, kill.continued = "agent", continued[-1] if len(continued) > seen else -1
             return launch
+        if launch.process.returncode == 0 and self._logged() >= UPDATES:  # the ranks were done when they were struck
+            self.life.kills.remove(kill)
+            return launch
         if kill.victim in ("rank", "all ranks") and launch.process.returncode != 1:
             raise RunError(f"exit code {launch.process.returncode} after a rank was killed:\n{launch.output[-3000:]}")
         return self._resume(kill)
