@@ -63,10 +63,10 @@ def share_out(ranks: Ranks, shared: Mapping[str, Any]) -> list[int] | None:
     owners = _dealt(tensors, holders, ranks.size)
     if any(content != answers[0][1] for _, content, _ in answers):
         everyones = ranks.together(lambda: contents)
+        contents = list(everyones[0])
         for index, content in enumerate(everyones[0]):
             if any(others[index] != content for others in everyones):
-                owners[index] = 0
-        contents = everyones[0]
+                owners[index], contents[index] = 0, f"rank 0's own {index}"  # another rank has another one there
     first: dict[str, int] = {}
     return [owners[first.setdefault(content, index)] for index, content in enumerate(contents)]
 

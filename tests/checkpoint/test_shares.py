@@ -82,3 +82,21 @@ def _differing(rank: int, folder: str) -> None:
 
 def test_what_differs_between_ranks_is_taken_from_the_first(tmp_path: Path) -> None:
     run_ranks(2, _differing, str(tmp_path))
+
+
+def _equal_on_the_first_alone(rank: int, folder: str) -> None:
+    """As the statistics of a model (everybody's, once synchronized) and those of its average (each rank's own)."""
+    checkpointer = Checkpointer(folder, group=dist.group.WORLD)
+    pairs = {
+        f"{name}{index}": torch.full((500,), float(index + (rank if name == "average" else 0)))
+        for index in range(4)
+        for name in ("model", "average")
+    }
+    shifted = {"first": torch.arange(500.0), **pairs}  # so that the second rank is to write the model's
+    checkpointer.save(State(shifted), {"updates": 1})
+    saved = checkpointer.restore()[0].shared
+    assert all(saved[name][0] == int(name[-1]) for name in pairs), {name: saved[name][0] for name in pairs}
+
+
+def test_what_is_equal_on_the_first_rank_alone_is_not_taken_from_another(tmp_path: Path) -> None:
+    run_ranks(2, _equal_on_the_first_alone, str(tmp_path))
