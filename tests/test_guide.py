@@ -12,6 +12,7 @@ import typer
 
 from gradwire.trainer.cli import app
 from gradwire.trainer.config import compose, validate
+from gradwire.trainer.config.contradictions import Machine, contradictions
 
 BEFORE = {  # what the Python of a guide takes for granted
     "schedules": "from gradwire.schedulers import lr",
@@ -44,7 +45,9 @@ def test_the_python_runs(tmp_path: Path, guide: str) -> None:
 def test_the_commands_are_accepted(command: str) -> None:
     _, verb, *rest = shlex.split(command, comments=True)
     if verb in ("train", "plan"):
-        validate(compose([*rest, "launch.processes=2"]))
+        apart = {"diloco", "local_sgd"} & set(command.replace("=", " ").split())
+        machine = Machine(gpus=0, processes=2, world_size=4 if apart else 2)
+        validate(compose([*rest, "launch.processes=2"]), lambda config, allow: contradictions(config, allow, machine))
     elif verb == "resume":
         typer.main.get_command(app).commands[verb].make_context(verb, rest)
     else:
