@@ -207,8 +207,9 @@ def spawned(ranks: int, function: Callable[..., None], *arguments: Any) -> None:
 
 
 def _enter(rank: int, ranks: int, port: int, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(ranks))
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
+    dist.init_process_group("gloo")
     function(rank, *arguments)
     dist.barrier()
     os._exit(0)  # at once: on its way down, an interpreter can abort over gloo's threads

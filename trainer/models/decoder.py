@@ -136,7 +136,7 @@ class Block(nn.Module):
         self.heads, self.kv_heads, self.head_width = heads, kv_heads, width // heads
         self.parts = math.gcd(feed_forward, kv_heads)
         self.attention_norm = nn.RMSNorm(width, eps=1e-6)
-        self.qkv = nn.Linear(width, (heads + 2 * kv_heads) * self.head_width, bias=False)
+        self.grouped_qkv = nn.Linear(width, (heads + 2 * kv_heads) * self.head_width, bias=False)
         self.attend = nn.Linear(width, width, bias=False)
         self.feed_forward_norm = nn.RMSNorm(width, eps=1e-6)
         self.gate_up = nn.Linear(width, 2 * feed_forward, bias=False)
@@ -154,7 +154,7 @@ class Block(nn.Module):
     def _attention(self, x_BTD: Tensor, rotation_2TE: Tensor) -> Tensor:
         batch, tokens, _ = x_BTD.shape
         group = self.heads // self.kv_heads
-        qkv_BKGTE = self.qkv(x_BTD).view(batch, tokens, -1, group + 2, self.head_width).permute(0, 2, 3, 1, 4)
+        qkv_BKGTE = self.grouped_qkv(x_BTD).view(batch, tokens, -1, group + 2, self.head_width).permute(0, 2, 3, 1, 4)
         q_BKGTE, k_BKTE, v_BKTE = qkv_BKGTE[:, :, :group], qkv_BKGTE[:, :, group], qkv_BKGTE[:, :, group + 1]
         mixed_BHTE = functional.scaled_dot_product_attention(
             rotate(q_BKGTE, rotation_2TE).flatten(1, 2),

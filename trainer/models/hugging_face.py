@@ -46,9 +46,9 @@ def _llama_layer(theirs: str, ours: str, block: Block) -> dict[str, Rows]:
     group = queries + 2 * head
     return {
         f"{theirs}.input_layernorm.weight": Rows(f"{ours}.attention_norm.weight"),
-        f"{theirs}.self_attn.q_proj.weight": Rows(f"{ours}.qkv.weight", 0, queries, group),
-        f"{theirs}.self_attn.k_proj.weight": Rows(f"{ours}.qkv.weight", queries, queries + head, group),
-        f"{theirs}.self_attn.v_proj.weight": Rows(f"{ours}.qkv.weight", queries + head, group, group),
+        f"{theirs}.self_attn.q_proj.weight": Rows(f"{ours}.grouped_qkv.weight", 0, queries, group),
+        f"{theirs}.self_attn.k_proj.weight": Rows(f"{ours}.grouped_qkv.weight", queries, queries + head, group),
+        f"{theirs}.self_attn.v_proj.weight": Rows(f"{ours}.grouped_qkv.weight", queries + head, group, group),
         f"{theirs}.self_attn.o_proj.weight": Rows(f"{ours}.attend.weight"),
         f"{theirs}.post_attention_layernorm.weight": Rows(f"{ours}.feed_forward_norm.weight"),
         f"{theirs}.mlp.gate_proj.weight": Rows(f"{ours}.gate_up.weight", 0, part, 2 * part),

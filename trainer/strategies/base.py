@@ -1,5 +1,6 @@
 """What the trainer asks of a strategy: how replicas of a model share one update's work."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -64,7 +65,7 @@ def hook(parameter: nn.Parameter, see: Callable[[Tensor], None]) -> Removable:
     return handle
 
 
-class Strategy:
+class Strategy(ABC):
     """A way to spread training over processes: one small class each.
 
     What is said here suits one process without communication; a strategy replaces what it does otherwise.
@@ -111,13 +112,15 @@ class Strategy:
         """Within the block backward only accumulates this rank's own gradients."""
         return nullcontext()
 
+    @abstractmethod
     def carry(self, counts: Sequence[int]) -> None:
         """Sum whole numbers over the ranks together with the next reduction of the gradients; see `carried`."""
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def carried(self) -> list[int]:
         """The sums that belong to the gradients, once the backward that reduces is over; zeros while there are none."""
-        raise NotImplementedError
+        ...
 
     def unmeasurable(self) -> str | None:
         """Why the gradients of single micro-batches cannot be seen, so that no noise scale is measured; for people."""
@@ -198,13 +201,15 @@ class Strategy:
         """Continue from those of all ranks of another arrangement; what had to be dropped, for people."""
         return "what codecs lost so far" if any(state.get("residuals") for state in states) else None
 
+    @abstractmethod
     def start_sum(self, values: Tensor) -> Pending:
         """Start summing a small CPU tensor over the shares of the batch, beside the gradients' own traffic."""
-        raise NotImplementedError
+        ...
 
+    @abstractmethod
     def gather(self, values: Tensor) -> list[Tensor]:
         """Every rank's small CPU tensor (the same shape everywhere), by rank."""
-        raise NotImplementedError
+        ...
 
     def gather_shares(self, values: Tensor) -> list[Tensor]:
         """As `gather`, one for each share of the batch."""

@@ -36,5 +36,5 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def _plan_of_block() -> dict[str, ParallelStyle]:
-    columns = {name: ColwiseParallel() for name in ("qkv", "gate_up")}
+    columns = {name: ColwiseParallel() for name in ("grouped_qkv", "gate_up")}
     return {**columns, **{name: RowwiseParallel() for name in ("attend", "down")}}

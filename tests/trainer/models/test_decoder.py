@@ -66,7 +66,7 @@ def test_attention_equals_the_formula_written_out(kv_heads: int) -> None:
     model = small(layers=1, kv_heads=kv_heads).double()
     block = model.blocks[0]
     x_BTD = torch.randn(2, 5, 32, dtype=torch.float64)
-    groups = block.qkv(x_BTD).view(2, 5, kv_heads, 4 // kv_heads + 2, 8)
+    groups = block.grouped_qkv(x_BTD).view(2, 5, kv_heads, 4 // kv_heads + 2, 8)
     q, k, v = groups[:, :, :, :-2].flatten(2, 3), groups[:, :, :, -2], groups[:, :, :, -1]
     angles = torch.outer(torch.arange(5.0), 10_000.0 ** -(torch.arange(0, 8, 2) / 8)).double()
     turn = torch.polar(torch.ones_like(angles), angles)[None, :, None]
