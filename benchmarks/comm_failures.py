@@ -142,7 +142,7 @@ def _strike_in(owner: Any, method: str, strike: Callable[[], None], spared: int,
 
 def _plant(all_reduce: AllReduce, case: Case, strike: Callable[[], None]) -> None:
     """Put the signal into the phase."""
-    (engine,) = all_reduce._engines.values()
+    (engine,) = all_reduce._engines
     lane = engine._lanes[0]
     when, method = case.moment.split()
     before = when == "before"

@@ -1,7 +1,6 @@
 """The all-reduce: one object that knows who takes part and how, called on tensors."""
 
 import sys
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -16,14 +15,12 @@ from gradwire.comm.automatic import Automatic
 from gradwire.comm.choices import NATIVE, Choice, Way
 from gradwire.comm.codecs import Codec
 from gradwire.comm.compression import Compression
+from gradwire.comm.engines import Engines
 from gradwire.comm.errors import CodecError, CommError
 from gradwire.comm.factors import Rows
-from gradwire.comm.group import give_up, initialized, named, own_group, size_of, timeout_of
-from gradwire.comm.prediction import ALGORITHMS
+from gradwire.comm.group import give_up, initialized, named, own_group, size_of
 from gradwire.comm.recording import Piece, Record
-from gradwire.comm.rounds import Algorithm
 from gradwire.comm.segment import Residual
-from gradwire.comm.staged import Staged
 from gradwire.comm.telemetry import Traffic, traffic
 from gradwire.comm.topology import Topology
 from gradwire.comm.works import DoneWork, NativeWork, Op, StagedWork, Work, check_op, has_fractions
@@ -87,7 +84,7 @@ class AllReduce:
         self._calls = 0
         plain = {axis: codec for axis, codec in self.codecs.items() if isinstance(codec, Codec)}
         self._automatic = Automatic(self.topology, plain) if algorithm == "auto" else None
-        self._engines: dict[tuple[torch.device, Way], Staged] = {}
+        self._engines = Engines(self.topology, self.codecs, group, timeout)
         self._owns_group = False
 
     def __call__(
@@ -150,7 +147,7 @@ class AllReduce:
 
         No reduction may be under way.
         """
-        return traffic(meter for engine in self._engines.values() for meter in engine.meters)
+        return traffic(self._engines.meters)
 
     @property
     def is_native(self) -> bool:
@@ -179,8 +176,8 @@ class AllReduce:
         chosen = [self._automatic.choice(nbytes, device, self.group, self._try) for nbytes in sizes]
         for choice in chosen:
             if not choice.way.native:
-                self._engine(device, choice.way)
-        self._leave_unused()
+                self._engines.get(device, choice.way)
+        self._engines.leave(but={choice.way for choice in self.choices})  # those that were only tried
         if len(self.choices) > known:
             self.take_traffic()  # that of trying
         return chosen
@@ -208,7 +205,7 @@ class AllReduce:
         own._automatic = self._automatic
         own._owns_group = group is not self.group
         if self.size > 1 and self._automatic is None and not self.is_native:
-            own._engine(device, own._fixed_way)
+            own._engines.get(device, own._fixed_way)
         return own
 
     def close(self) -> None:
@@ -216,9 +213,7 @@ class AllReduce:
 
         Worth a call where many are made: every group keeps a thread of its backend awake until the process ends.
         """
-        for engine in self._engines.values():
-            engine.leave()
-        self._engines.clear()
+        self._engines.leave()
         if self._owns_group:
             assert self.group is not None
             self._owns_group = False
@@ -234,16 +229,14 @@ class AllReduce:
         """
         if axis not in self.codecs:
             raise CommError(f"the axis {axis!r} has no codec that could be replaced; there are {list(self.codecs)}")
-        self.codecs[axis] = codec
-        for engine in self._engines.values():
-            engine.recode(axis, codec)
+        self._engines.recode(axis, codec)
 
     def residual_ranges(self, axis: str, tensor: Tensor) -> list[tuple[int, int]]:
         """The elements of `tensor` that this rank encodes along `axis`, in the order in which a residual holds them."""
         way = self._way(tensor)
         if way.native or self.size == 1:
             return []
-        engine = self._engine(tensor.device, way)
+        engine = self._engines.get(tensor.device, way)
         return engine.residual_ranges(axis, tensor.numel(), tensor.itemsize) if axis in engine.codecs else []
 
     def owned_ranges(self, axis: str, tensor: Tensor) -> list[tuple[int, int]]:
@@ -251,7 +244,7 @@ class AllReduce:
         way = self._way(tensor)
         if way.native or self.size == 1:
             return []
-        engine = self._engine(tensor.device, way)
+        engine = self._engines.get(tensor.device, way)
         return engine.owned_ranges(axis, tensor.numel(), tensor.itemsize) if axis in engine.codecs else []
 
     @property
@@ -267,12 +260,6 @@ class AllReduce:
 
     def _try(self, way: Way, tensor: Tensor) -> None:
         self._start(way, tensor, "mean", _Carried()).wait()
-
-    def _leave_unused(self) -> None:
-        """End the engines that were only tried."""
-        used = {choice.way for choice in self.choices}
-        for key in [key for key in self._engines if key[1] not in used]:
-            self._engines.pop(key).leave()
 
     def _start(self, way: Way, tensor: Tensor, op: Op, carried: "_Carried") -> Work:
         flat = tensor.detach()
@@ -290,7 +277,7 @@ class AllReduce:
             raise CodecError(f"codecs compress floating-point numbers; found {tensor.dtype}. Use an AllReduce without")
         elements = torch.view_as_real(elements).view(-1) if elements.is_complex() else elements
         divisor = self.size if op == "mean" else 1
-        engine = self._engine(tensor.device, way)
+        engine = self._engines.get(tensor.device, way)
         residuals = carried.residuals if way.coded else {}
         job = engine(elements, divisor, carried.seed, residuals, carried.update, carried.matrices, carried.record)
         return StagedWork(job.wait, complete)
@@ -318,28 +305,6 @@ class AllReduce:
         work: dist.Work | None = dist.all_reduce(flat, group=group, async_op=True)
         return work
 
-    def _engine(self, device: torch.device, way: Way) -> Staged:
-        if (device, way) not in self._engines:
-            parent = self.group or dist.group.WORLD
-            assert parent is not None
-            seconds = timedelta(seconds=self.timeout) if self.timeout else timeout_of(parent, device)
-            engine = Staged(
-                self.topology,
-                _rounds(way.algorithm, device),
-                self.codecs if way.coded else {},
-                self.group,
-                device,
-                int(way.segment_mb * (1 << 20)),
-                way.rotate,
-                seconds or _PATIENCE,
-            )
-            weakref.finalize(self, engine.close)
-            self._engines[device, way] = engine
-        return self._engines[device, way]
-
-
-_PATIENCE = timedelta(minutes=30)
-
 
 @dataclass(frozen=True)
 class _Carried:
@@ -364,10 +329,3 @@ def _whole(tensor: Tensor) -> list[Rows]:
     if tensor.dim() < 2 or not tensor.numel() or tensor.is_complex():
         return []
     return [Rows("tensor", 0, 0, tensor.shape[0], tensor[0].numel())]
-
-
-def _rounds(name: str, device: torch.device) -> Algorithm | None:
-    """The rounds of axes without codec; None for the backend's own."""
-    if name == "native":
-        return None if device.type == "cuda" else ALGORITHMS["two_shot"]
-    return ALGORITHMS[name]

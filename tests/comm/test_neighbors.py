@@ -31,7 +31,7 @@ def _reduced(rank, topology, algorithm, codecs, monkeypatch=None):
     all_reduce = AllReduce(topology, algorithm, codecs, segment_mb=SEGMENT_MB)
     result = _values(topology.size)[rank].clone()
     all_reduce(result, "sum", seed=SEED)
-    (engine,) = all_reduce._engines.values()
+    (engine,) = all_reduce._engines
     lines, sent = engine._lines, all_reduce.take_traffic()
     engine.leave()
     return result, lines, sent

@@ -70,12 +70,6 @@ def _recorded(rank, all_reduce, count, dtype, op):
     return shares
 
 
-def _end(all_reduce):
-    for engine in all_reduce._engines.values():
-        engine.leave()
-    all_reduce._engines.clear()
-
-
 def _coded(rank, size):
     for topology in _topologies(size):
         last = [axis for axis, extent in topology.axes.items() if extent > 1][-1]
@@ -85,7 +79,7 @@ def _coded(rank, size):
                 shares = _recorded(rank, all_reduce, count, dtype, op)
                 assert {share.codec for share in shares} == {all_codecs.spelled(codec.at(3))}
                 assert all(share.payload.numel() < 0.75 * count * 4 / size + 512 for share in shares)
-            _end(all_reduce)
+            all_reduce.close()
 
 
 @pytest.mark.parametrize("size", AXES)
@@ -101,7 +95,7 @@ def _other_orders(rank, size):
         kinds = {all_codecs.spelled(codec) for codec in (codecs.values() if rotate else [next(iter(codecs.values()))])}
         assert {share.codec for share in shares} == kinds
         assert all(share.ranges for share in shares), "segments are not dealt out among those that own the same"
-        _end(all_reduce)
+        all_reduce.close()
 
 
 def test_wherever_the_coded_axis_stands_its_owners_bytes_are_enough_and_kept_once(ranks):
@@ -120,7 +114,7 @@ def _raw(rank, size):
             shares = _recorded(rank, all_reduce, count, dtype, op)
             assert {share.codec for share in shares} <= {None}
             assert sum(share.payload.numel() for share in shares) == count * dtype.itemsize
-        _end(all_reduce)
+        all_reduce.close()
 
 
 @pytest.mark.parametrize("size", AXES)
@@ -135,7 +129,7 @@ class _Foreign(NoCodec):
 def _foreign(rank):
     all_reduce = AllReduce(codecs={"ring": _Foreign()}, segment_mb=SEGMENT_MB)
     assert {share.codec for share in _recorded(rank, all_reduce, 5003, torch.float32, "sum")} == {None}
-    _end(all_reduce)
+    all_reduce.close()
 
 
 def test_of_a_codec_that_text_cannot_say_the_result_is_kept(ranks):

@@ -46,12 +46,6 @@ def _topologies(size, axes=AXES):
     return [Topology(**dict(zip("xyz", extents, strict=False))) for extents in axes[size]]
 
 
-def _end(all_reduce):
-    for engine in all_reduce._engines.values():
-        engine.leave()
-    all_reduce._engines.clear()
-
-
 def _whole_numbers(size, count, dtype, seed):
     """Every rank's values, [P, n]: all partial sums are representable."""
     generator = torch.Generator().manual_seed(seed)
@@ -106,7 +100,7 @@ def _exact(rank, size):
                 (torch.view_as_real(total) if dtype.is_complex else total).div_(size)
             all_reduce(result, op)
             assert torch.equal(result, total), f"{topology} {algorithm} {rotate=} {dtype} {count} {op}"
-        _end(all_reduce)
+        all_reduce.close()
 
 
 @pytest.mark.parametrize("size", AXES)
@@ -129,7 +123,7 @@ def _as_simulated(rank, size):
                     topology, inputs, ALGORITHMS[algorithm], {}, op, segment_mb=segment_mb, rotate=rotate
                 )
                 assert torch.equal(result, expected[0]), why
-        _end(all_reduce)
+        all_reduce.close()
 
 
 @pytest.mark.parametrize("size", AXES)
@@ -155,7 +149,7 @@ def _coded(rank, size):
                 if rank == 0:
                     expected = _simulated(topology, inputs, Ring(), codecs, "mean", segment_mb=segment_mb)
                     assert torch.equal(result, expected[0]), why
-            _end(all_reduce)
+            all_reduce.close()
 
 
 @pytest.mark.parametrize("size", AXES)
@@ -169,7 +163,7 @@ def _counted(rank, size):
         all_reduce = AllReduce(topology, algorithm, segment_mb=count * 4 / 4 / 2**20)
         all_reduce(torch.ones(count))
         assert _sent(all_reduce) == _formula(topology, 4 * count), f"{topology} {algorithm}"
-        _end(all_reduce)
+        all_reduce.close()
     for topology, codec in product(_topologies(size), (Int8(), Int4(), all_codecs.named("sign"), TopK(0.01))):
         last = [axis for axis, extent in topology.axes.items() if extent > 1][-1]
         all_reduce = AllReduce(topology, "ring", {last: codec}, segment_mb=4.0)
@@ -179,7 +173,7 @@ def _counted(rank, size):
         expected = _formula(topology, 4 * count) | {last: 2 * (extent - 1) * codec.nbytes(chunk)}
         assert _sent(all_reduce) == expected, f"{topology} {codec}"
         assert _sent(all_reduce) == dict.fromkeys(expected, 0)
-        _end(all_reduce)
+        all_reduce.close()
 
 
 def _sent(all_reduce):
@@ -218,8 +212,8 @@ def _overlapping(rank, codec):
         work.wait()
     assert all(map(torch.equal, results, alone))
     assert all(torch.equal(found, numbers.sum(0)) for found, numbers in zip(sums, exact, strict=True))
-    _end(one)
-    _end(other)
+    one.close()
+    other.close()
 
 
 @pytest.mark.parametrize("codec", [None, "int8", "top_k"])
@@ -252,7 +246,7 @@ def _from_threads(rank):
     assert failures.empty(), failures.get()
     for number, tensor in enumerate(tensors):
         torch.testing.assert_close(tensor, torch.full((3001,), 6.0 + 4 * number), rtol=0.01, atol=0)
-    _end(all_reduce)
+    all_reduce.close()
 
 
 def test_calls_may_come_from_several_threads_in_an_agreed_order(ranks):
@@ -261,7 +255,7 @@ def test_calls_may_come_from_several_threads_in_an_agreed_order(ranks):
 
 def _scratch(all_reduce):
     """Bytes of scratch memory."""
-    (engine,) = all_reduce._engines.values()
+    (engine,) = all_reduce._engines
     found = 0
     for lane in engine._lanes:
         held = [lane._free.get() for _ in range(lane._free.qsize())]
@@ -283,7 +277,7 @@ def _steady(rank, codec):
         all_reduce(tensor)
     assert 0 < _scratch(all_reduce) <= 1.1 * before
     assert psutil.Process().memory_info().rss - resident < 4 << 20  # thirty calls with 0.8 MB each
-    _end(all_reduce)
+    all_reduce.close()
 
 
 @pytest.mark.parametrize("codec", [None, "top_k"])
@@ -303,7 +297,7 @@ def _not_finite(rank):
             assert not tensor[1500].isfinite(), why
             _assert_same_bits(tensor.isfinite(), why)
             assert tensor[:256].isfinite().all(), why  # another segment
-        _end(all_reduce)
+        all_reduce.close()
 
 
 def test_nan_and_infinity_come_through_every_codec_on_every_rank(ranks):
@@ -353,8 +347,8 @@ def _forms(rank):
             all_reduce(torch.eye(3).to_sparse())
     with pytest.raises(CommError, match=r"floating-point numbers; found torch\.int64"):
         coded(torch.arange(3), "sum")
-    _end(plain)
-    _end(coded)
+    plain.close()
+    coded.close()
 
 
 def test_any_form_of_dense_tensor_is_reduced_in_place_and_others_are_refused(ranks):
