@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from gradwire.comm.buckets import Bucket, Slot
+from gradwire.comm.buckets import Bucket
 from gradwire.comm.encoded import Encoded
 from gradwire.comm.errors import CommError
 from gradwire.comm.recording import Record
@@ -80,7 +80,7 @@ def install(buckets: Sequence[Bucket], flats: Sequence[Tensor], presence: bytes 
     if found != expected:
         raise CommError(f"the module's buckets have elements {expected}; found gradients of {found}: another module?")
     slots = [slot for bucket in buckets for slot in bucket.slots]
-    present = [True] * len(slots) if presence is None else _unpacked(presence, slots)
+    present = [True] * len(slots) if presence is None else unpacked(presence, len(slots))
     for bucket, flat in zip(buckets, flats, strict=True):
         bucket.gradients.copy_(flat)
     for slot, is_present in zip(slots, present, strict=True):
@@ -94,11 +94,16 @@ def packed(bits: Iterable[bool]) -> bytes:
     return number.to_bytes(-(-len(values) // 8), "little")
 
 
-def _unpacked(presence: bytes, slots: Sequence[Slot]) -> list[bool]:
+def unpacked(presence: bytes, count: int) -> list[bool]:
+    """What `packed` was given, so many.
+
+    Raises:
+        CommError: It was given more, or fewer.
+    """
     number = int.from_bytes(presence, "little")
-    if len(presence) != -(-len(slots) // 8) or number >> len(slots):
-        raise CommError(f"the presence of {len(slots)} gradients is another than that in {len(presence)} bytes")
-    return [bool(number >> place & 1) for place in range(len(slots))]
+    if len(presence) != -(-count // 8) or number >> count:
+        raise CommError(f"the presence of {count} gradients is another than that in {len(presence)} bytes")
+    return [bool(number >> place & 1) for place in range(count)]
 
 
 def _check(buckets: Sequence[Bucket], sparse: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from gradwire.checkpoint.tree import encode
 from gradwire.comm import Encoded
 from gradwire.trainer.state import progress
 from gradwire.trainer.strategies import Reduced
+from gradwire.trainer.strategies.sharding import local
 from gradwire.trainer.update import Outcome
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class Journaling:
         nodes = encode(small, lambda path, tensor: _kept(tensors, tensor), "progress")
         scalars: dict[str, Scalar] = {
             "optimizer": implementation(trainer.optimizer),
+            "layout": trainer.strategy.layout,
             "groups": json.dumps([_hyperparameters(group) for group in trainer.optimizer.param_groups]),
             "targets": outcome.targets,
             "divisor": outcome.divisor,
@@ -174,14 +176,14 @@ def implementation(optimizer: Optimizer) -> str:
 
 
 def state_digest(model: nn.Module, optimizer: Optimizer) -> str:
-    """The xxh3-128 of parameters and of the optimizer's tensors, 32 hexadecimal digits."""
+    """The xxh3-128 of this rank's parameters and of the optimizer's tensors, 32 hexadecimal digits."""
     whole = xxhash.xxh3_128()
     for name, parameter in model.named_parameters():
         state = optimizer.state.get(parameter, {})
         for key, value in [("", parameter), *sorted(state.items())]:
             whole.update(f"{name}.{key} ".encode())
             if isinstance(value, Tensor):
-                for piece in pieces(value, _CHUNK):
+                for piece in pieces(local(value), _CHUNK):
                     whole.update(piece)
             else:
                 whole.update(repr(value).encode())

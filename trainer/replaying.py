@@ -17,7 +17,7 @@ from gradwire.comm import CommError, Encoded
 from gradwire.trainer.errors import ReplayError
 from gradwire.trainer.journaling import ENCODED, implementation, state_digest
 from gradwire.trainer.state import put_back_own, put_back_progress
-from gradwire.trainer.strategies import Reduced
+from gradwire.trainer.strategies import Reduced, Strategy
 
 if TYPE_CHECKING:
     from gradwire.trainer.trainer import Trainer
@@ -83,7 +83,8 @@ def step_through(
             _refuse_fast(recovery, last)
             break
         _replay_one(trainer, update, entries)
-        digests = {digest for digest in (entries[0].digest, (known or {}).get(update)) if digest is not None}
+        found = (_own(trainer, entries).digest, (known or {}).get(update))
+        digests = {digest for digest in found if digest is not None}
         if digests:
             _check(trainer, update, digests)
             proven.append(update)
@@ -116,6 +117,9 @@ def _replay_one(trainer: "Trainer", update: int, entries: Sequence[Entry]) -> No
     here = implementation(trainer.optimizer)
     if scalars["optimizer"] != here:
         raise ReplayError(f"update {update} was made by {scalars['optimizer']}, and this is {here}")
+    layout, mine = scalars.get("layout", Strategy.layout), trainer.strategy.layout
+    if layout != mine:
+        raise ReplayError(f"gradients of update {update} were journalled as {layout}, and this run has {mine}")
     try:
         trainer.strategy.put_back([_reduced(entry) for entry in entries])
     except CommError as error:
@@ -129,11 +133,16 @@ def _replay_one(trainer: "Trainer", update: int, entries: Sequence[Entry]) -> No
     )
     for group, values in zip(groups, configured, strict=True):
         group.update(values)
-    own = entries[trainer.strategy.rank if len(entries) == trainer.strategy.world_size else 0]
+    own = _own(trainer, entries)
     for name, buffer in trainer.model.named_buffers():
         buffer.copy_(own.tensors[f"buffer/{name}"].data)
     if trainer.average is not None and scalars["kept"]:
         trainer.average.update()
+
+
+def _own(trainer: "Trainer", entries: Sequence[Entry]) -> Entry:
+    """This rank's entry of an update; the first one's where there were more or fewer ranks."""
+    return entries[trainer.strategy.rank if len(entries) == trainer.strategy.world_size else 0]
 
 
 def _put_back_small(trainer: "Trainer", entries: Sequence[Entry]) -> None:

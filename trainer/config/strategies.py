@@ -26,9 +26,6 @@ def unsharded(
     strategy, comm = config["strategy"], config["comm"]
     if not strategy[TARGET].endswith(".FullySharded"):
         return
-    if config["checkpoint"]["journal"] is not None:
-        message = "sharded gradients are not journalled: write null, or use strategy=ddp"
-        yield Fault("checkpoint.journal", message, "checkpoint.journal=null")
     if comm["overlap"] == "update":
         message = "sharded gradients are reduced during backward: write backward, or use strategy=ddp"
         yield Fault("comm.overlap", message, "comm.overlap=backward")

@@ -79,6 +79,7 @@ class Strategy(ABC):
     rank: int = 0
     world_size: int = 1
     device: torch.device
+    layout: str = "buckets"  # what parts of gradients `reduced` is of; only with the same ones can it be put back
     apart: bool = False  # whether ranks hold different models, and apply different gradients, for a while
 
     @property

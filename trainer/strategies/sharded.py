@@ -15,9 +15,10 @@ from gradwire.comm.fsdp import fsdp_hooks, local_shards
 from gradwire.trainer.blocks import blocks_of
 from gradwire.trainer.config.range import Range
 from gradwire.trainer.errors import StrategyError
-from gradwire.trainer.strategies.base import Cost, Removable
+from gradwire.trainer.strategies.base import Cost, Reduced, Removable
 from gradwire.trainer.strategies.collective import Collective
 from gradwire.trainer.strategies.sharding import Place, Watched, is_first_holder, local, portable
+from gradwire.trainer.strategies.shards import GradientShards
 from gradwire.trainer.strategies.tensor_plan import parallelize
 
 Dtype = Literal["fp32", "bf16", "fp16"]
@@ -69,7 +70,9 @@ class FullySharded(Collective):
         names = ("replica", "shard") if tensor == 1 else ("shard", "tensor")
         self._mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
         self._hosts, self._tensor = hosts, tensor
+        self.layout = "shards over " + " × ".join(f"{size} ({name})" for name, size in zip(names, shape, strict=True))
         self._lane: AllReduce | None = None
+        self._shards: GradientShards | None = None
         self._places: dict[nn.Parameter, list[Place]] = {}  # the modules that use each parameter
         self._how = {
             "mesh": self._mesh["shard"],
@@ -160,7 +163,27 @@ class FullySharded(Collective):
             module.reshard()
 
     def record(self) -> str | None:
-        return "sharded gradients are not kept"
+        """Of replicas, which hold the same, the first one's ranks hand out what they keep."""
+        self._shards = GradientShards(list(self._model.parameters()), writes=self.rank < self._span)
+        return None
+
+    def carried(self) -> list[int]:
+        if self._shards is not None:
+            self._shards.keep()
+        return super().carried()
+
+    def reduced(self) -> Reduced:
+        return self._recording.reduced()
+
+    def put_back(self, reduced: Sequence[Reduced]) -> None:
+        if self._shards is None:
+            self.record()
+        self._recording.put_back(reduced[self.rank % self._span])
+
+    @property
+    def _recording(self) -> GradientShards:
+        assert self._shards is not None, "record() comes first"
+        return self._shards
 
     def cost(self) -> Cost:
         return Cost() if self._lane is None else Cost(None, self._lane.take_traffic())
