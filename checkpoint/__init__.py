@@ -21,7 +21,7 @@ from gradwire.checkpoint.errors import (
     WriterFenced,
 )
 from gradwire.checkpoint.policy import Policy, Standing
-from gradwire.checkpoint.sharded import Sharded, Slice
+from gradwire.checkpoint.sharded import Cut, Sharded, Slice, Wanted
 from gradwire.checkpoint.state import State
 from gradwire.checkpoint.weights import load_weights
 
@@ -30,6 +30,7 @@ __all__ = [
     "CheckpointWriteError",
     "Checkpointer",
     "Commit",
+    "Cut",
     "DamagedCheckpoint",
     "ExportError",
     "MissingObject",
@@ -47,6 +48,7 @@ __all__ = [
     "TagError",
     "UnsupportedFormat",
     "UnsupportedState",
+    "Wanted",
     "WorldSizeMismatch",
     "WriterFenced",
     "load_weights",

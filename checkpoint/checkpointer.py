@@ -20,6 +20,7 @@ from gradwire.checkpoint.recovery import Recovery
 from gradwire.checkpoint.restoring import Restorer, load_everything, load_state
 from gradwire.checkpoint.retention import Retention
 from gradwire.checkpoint.saving import Request, Saver
+from gradwire.checkpoint.sharded import Wanted
 from gradwire.checkpoint.state import State
 from gradwire.checkpoint.tiers import Tiers, open_tiers
 
@@ -187,11 +188,13 @@ class Checkpointer:
             self._background.close(quiet=True)
             self._mirror.settle()
 
-    def restore(self, ref: int | Literal["latest"] = "latest") -> tuple[State, Commit]:
+    def restore(self, ref: int | Literal["latest"] = "latest", wanted: Wanted | None = None) -> tuple[State, Commit]:
         """Read a snapshot, every byte verified; later saves continue from it. All ranks call it.
 
         Args:
             ref: An update, or `latest`: the newest whole one. Damaged newer ones are logged and listed in `damaged`.
+            wanted: Which box this rank needs of a tensor that was saved in slices: a `Cut` takes its place then, and
+                what others need is not read here. All of it where None.
 
         Raises:
             NoCheckpoint: there is no snapshot, or none of that update.
@@ -203,21 +206,25 @@ class Checkpointer:
         """
         self._settle()
         state, found = self._restorer.restore(
-            ref, lambda store, commit: load_state(store, commit, self._ranks.rank, self._ranks.size)
+            ref, lambda store, commit: load_state(store, commit, self._ranks.rank, self._ranks.size, wanted)
         )
         self._continue_from(found)
         return state, found.commit
 
     def restore_resized(
-        self, ref: int | Literal["latest"] = "latest"
+        self, ref: int | Literal["latest"] = "latest", wanted: Wanted | None = None
     ) -> tuple[dict[str, Any], list[dict[str, Any]], Commit]:
         """Read a snapshot at any number of ranks: the shared state, and the own state of every rank that saved.
+
+        Arguments as in `restore`.
 
         Raises:
             CheckpointError: as `restore`, less WorldSizeMismatch.
         """
         self._settle()
-        (shared, locals_), found = self._restorer.restore(ref, load_everything)
+        (shared, locals_), found = self._restorer.restore(
+            ref, lambda store, commit: load_everything(store, commit, wanted)
+        )
         self._continue_from(found)
         return shared, locals_, found.commit
 

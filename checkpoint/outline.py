@@ -101,8 +101,8 @@ class _Slices:
     begins: list[tuple[tuple[int, ...], Tensor]]
 
 
-def _slices(shape: tuple[int, ...], begins: list[tuple[tuple[int, ...], Tensor]], where: str) -> _Slices:
-    return _Slices(begins)
+def _slices(path: tree.Path, shape: tuple[int, ...], begins: tree.Begins) -> _Slices:
+    return _Slices([(offsets, _marker(number)) for offsets, number in begins])
 
 
 def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -9,8 +9,10 @@ from gradwire.checkpoint.commit import Commit, parse_commit
 from gradwire.checkpoint.commits import CommitLog, History
 from gradwire.checkpoint.errors import CheckpointError, DamagedCheckpoint, WorldSizeMismatch
 from gradwire.checkpoint.known import Known
+from gradwire.checkpoint.loading import load_tree
 from gradwire.checkpoint.ranks import Ranks, raising
-from gradwire.checkpoint.snapshot import Part, load_tree, local_places, read_parts, shared_places
+from gradwire.checkpoint.sharded import Wanted
+from gradwire.checkpoint.snapshot import Part, local_places, read_parts, shared_places
 from gradwire.checkpoint.state import State
 from gradwire.checkpoint.store import Store
 
@@ -124,8 +126,8 @@ class Restorer:
                 log.warning("%s", message)
 
 
-def load_state(store: Store, commit: Commit, rank: int, world_size: int) -> State:
-    """The shared state and the rank's own.
+def load_state(store: Store, commit: Commit, rank: int, world_size: int, wanted: Wanted | None = None) -> State:
+    """The shared state, of tensors in slices what is wanted, and the rank's own.
 
     Raises:
         WorldSizeMismatch: ranks had state of their own, and there were more or fewer of them.
@@ -139,13 +141,13 @@ def load_state(store: Store, commit: Commit, rank: int, world_size: int) -> Stat
         )
     parts = read_parts(store, commit.parts)
     local = load_local(store, commit, parts[rank]) if commit.world_size == world_size else {}
-    return State(load_shared(store, commit, parts), local)
+    return State(load_shared(store, commit, parts, wanted), local)
 
 
-def load_shared(store: Store, commit: Commit, parts: Sequence[Part]) -> dict[str, Any]:
-    """The shared state, from the parts of all ranks."""
+def load_shared(store: Store, commit: Commit, parts: Sequence[Part], wanted: Wanted | None = None) -> dict[str, Any]:
+    """The shared state, from the parts of all ranks; of tensors in slices what is wanted."""
     where = f"{store.url}: update {commit.update}, shared"
-    return _as_dict(load_tree(store, shared_places(parts, where), parts[0].shared, where))
+    return _as_dict(load_tree(store, shared_places(parts, where), parts[0].shared, where, wanted))
 
 
 def load_local(store: Store, commit: Commit, part: Part) -> dict[str, Any]:
@@ -160,10 +162,12 @@ def _as_dict(loaded: Any) -> dict[str, Any]:
     return loaded
 
 
-def load_everything(store: Store, commit: Commit) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The shared state and the own state of every rank that saved."""
+def load_everything(
+    store: Store, commit: Commit, wanted: Wanted | None = None
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The shared state, of tensors in slices what is wanted, and the own state of every rank that saved."""
     parts = read_parts(store, commit.parts)
-    return load_shared(store, commit, parts), [load_local(store, commit, part) for part in parts]
+    return load_shared(store, commit, parts, wanted), [load_local(store, commit, part) for part in parts]
 
 
 def recall(known: Known, store: Store, commit: Commit, rank: int, world_size: int) -> None:

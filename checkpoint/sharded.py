@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gradwire.checkpoint.errors import DamagedCheckpoint, UnsupportedState
+from gradwire.checkpoint.errors import UnsupportedState
 
 Box = tuple[tuple[int, int], ...]
 """By axis of a tensor, first element and end."""
@@ -57,6 +57,25 @@ class Sharded:
             raise UnsupportedState(f"{path}: {reason}")
 
 
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """What was wanted of a restored tensor that was saved in slices.
+
+    Args:
+        shape: Of the whole tensor.
+        box: What was wanted.
+        data: Its elements.
+    """
+
+    shape: tuple[int, ...]
+    box: Box
+    data: Tensor
+
+
+Wanted = Callable[[tuple[str | int, ...], tuple[int, ...]], Box | None]
+"""Given where a tensor in slices hangs in the tree, and its shape, the box that is wanted of it; None for all."""
+
+
 def not_made_up(shape: Sequence[int], boxes: Sequence[Box]) -> str:
     """Why boxes do not make up a tensor of this shape, each element once; nothing where they do."""
     filled = [box for box in boxes if all(start < stop for start, stop in box)]
@@ -77,7 +96,7 @@ def _overlap(boxes: Sequence[Box]) -> str:
     for box in sorted(boxes):
         reaching = [other for other in reaching if other[0][1] > box[0][0]]
         for other in reaching:
-            if all(max(a, c) < min(b, d) for (a, b), (c, d) in zip(box, other, strict=True)):
+            if overlaps(box, other):
                 return f"the slices {shown(other)} and {shown(box)} overlap"
         reaching.append(box)
     return ""
@@ -88,18 +107,22 @@ def shown(box: Box) -> str:
     return f"[{', '.join(f'{start}:{stop}' for start, stop in box)}]"
 
 
-def joined(shape: Sequence[int], slices: Sequence[tuple[tuple[int, ...], Tensor]], where: str) -> Tensor:
-    """The tensor that slices make up, each given by where it begins and its elements.
+def overlaps(box: Box, other: Box) -> bool:
+    """Whether they have an element in common."""
+    return all(max(a, c) < min(b, d) for (a, b), (c, d) in zip(box, other, strict=True))
 
-    Raises:
-        DamagedCheckpoint: they do not.
-    """
-    boxes = [tuple((a, a + n) for a, n in zip(offsets, data.shape, strict=False)) for offsets, data in slices]
-    odd = any(len(offsets) != data.dim() or data.dtype != slices[0][1].dtype for offsets, data in slices)
-    reason = "its slices are of different types or shapes" if odd or not slices else not_made_up(shape, boxes)
-    if reason:
-        raise DamagedCheckpoint(f"{where}: {reason}")
-    whole = torch.empty(tuple(shape), dtype=slices[0][1].dtype)
-    for box, (_, data) in zip(boxes, slices, strict=True):
-        whole[tuple(slice(start, stop) for start, stop in box)] = data
-    return whole
+
+def assembled(box: Box, dtype: torch.dtype, parts: Sequence[tuple[tuple[int, ...], Tensor]]) -> Tensor:
+    """What lies in a box of a tensor, of slices that cover it, each given by where it begins and its elements."""
+    size = [stop - start for start, stop in box]
+    if len(parts) == 1 and list(parts[0][1].shape) == size:
+        return parts[0][1]
+    found = torch.empty(size, dtype=dtype)
+    for offsets, data in parts:
+        here, there = [], []
+        for (start, stop), offset, length in zip(box, offsets, data.shape, strict=True):
+            first, end = max(start, offset), min(stop, offset + length)
+            here.append(slice(first - start, end - start))
+            there.append(slice(first - offset, end - offset))
+        found[tuple(here)] = data[tuple(there)]
+    return found

@@ -18,7 +18,6 @@ from gradwire.checkpoint.packs import SALT, PackRef, PackWriter
 from gradwire.checkpoint.sharded import Slice
 from gradwire.checkpoint.store import Store, content_name
 from gradwire.checkpoint.tensors import StoredTensor, check_storable
-from gradwire.checkpoint.unpacking import read_scattered
 
 LONGEST_PART = 256 * 2**20
 _READERS = 8  # threads, because an object store takes its time to answer
@@ -260,31 +259,3 @@ def shared_places(parts: Sequence[Part], where: str) -> Places:
 def local_places(part: Part) -> Places:
     """Where the tensors of a rank's own tree are."""
     return {index: (part, index) for index in range(len(part.shared_tensors), len(part.tensors))}
-
-
-def load_tree(store: Store, places: Places, node: Any, where: str) -> Any:
-    """The tree of a node, tensors read and verified.
-
-    Args:
-        store: Where they are.
-        places: Where the tensors of the tree are, by number.
-        node: The node.
-        where: What is read, for messages.
-
-    Raises:
-        DamagedCheckpoint: the node is not valid, or a tensor's bytes are missing or altered.
-        StateTooLarge: it does not fit into memory.
-        StoreError: a pack could not be read.
-    """
-    used: dict[int, tuple[Sequence[PackRef], StoredTensor]] = {}
-
-    def note(number: int) -> Tensor:
-        if number not in places or number in used:
-            raise DamagedCheckpoint(f"{where}: tensor {number} does not exist or is used twice")
-        part, index = places[number]
-        used[number] = (part.packs, part.tensors[index])
-        return Tensor()
-
-    tree.decode(node, note, where, join=lambda *_: Tensor())
-    values = dict(zip(used, read_scattered(store, list(used.values())), strict=True))
-    return tree.decode(node, values.__getitem__, where)

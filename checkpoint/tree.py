@@ -17,12 +17,14 @@ from typing import Any
 from torch import Tensor
 
 from gradwire.checkpoint.errors import DamagedCheckpoint, UnsupportedState
-from gradwire.checkpoint.sharded import Sharded, Slice, joined, shown
+from gradwire.checkpoint.sharded import Sharded, Slice, shown
 
 DEEPEST = 64
 _EXACT = 2**53
 StoreTensor = Callable[[str, Tensor | Slice], int]
-Join = Callable[[tuple[int, ...], list[tuple[tuple[int, ...], Tensor]], str], Any]
+Path = tuple[str | int, ...]
+Begins = list[tuple[tuple[int, ...], int]]
+Join = Callable[[Path, tuple[int, ...], Begins], Any]
 
 
 def encode(tree: Any, store_tensor: StoreTensor, path: str) -> Any:
@@ -90,26 +92,31 @@ def _encode_key(key: Any, path: str) -> str | int:
     raise UnsupportedState(f"{path} has the key {key!r}: keys must be strings or whole numbers")
 
 
-def decode(node: Any, tensor: Callable[[int], Tensor], where: str, join: Join = joined) -> Any:
+def decode(node: Any, tensor: Callable[[int], Tensor], where: str, join: Join | None = None) -> Any:
     """The tree that `node` stands for.
 
     Args:
         node: JSON values.
         tensor: The tensor of an index.
         where: What is read, for messages.
-        join: What stands for a tensor of this shape, of which there are slices that begin at these places.
+        join: What stands for a tensor in slices: called with its path, its shape, and where each slice begins with its
+            index. None where there must be none.
 
     Raises:
         DamagedCheckpoint: the node is not one that `encode` makes.
     """
-    return _decode(node, tensor, where, join, 0)
+
+    def refuse(path: Path, *_: Any) -> Any:
+        raise DamagedCheckpoint(f"{where}: {'.'.join(map(str, path))} is in slices, which are not expected here")
+
+    return _decode(node, tensor, where, join or refuse, ())
 
 
-def _decode(node: Any, tensor: Callable[[int], Tensor], where: str, join: Join, depth: int) -> Any:
-    if depth > DEEPEST:
+def _decode(node: Any, tensor: Callable[[int], Tensor], where: str, join: Join, path: Path) -> Any:
+    if len(path) > DEEPEST:
         raise DamagedCheckpoint(f"{where} is nested more than {DEEPEST} levels deep")
     if isinstance(node, list):
-        return [_decode(value, tensor, where, join, depth + 1) for value in node]
+        return [_decode(value, tensor, where, join, (*path, index)) for index, value in enumerate(node)]
     if not isinstance(node, dict) or len(node) != 1:
         return decode_scalar(node, where)
     kind, value = next(iter(node.items()))
@@ -117,11 +124,11 @@ def _decode(node: Any, tensor: Callable[[int], Tensor], where: str, join: Join, 
         return tensor(value)
     if kind == "sharded" and isinstance(value, list):
         shape, slices = _slices(value, where)
-        return join(shape, [(offsets, tensor(index)) for offsets, index in slices], where)
+        return join(path, shape, slices)
     if kind == "tuple" and isinstance(value, list):
-        return tuple(_decode(entry, tensor, where, join, depth + 1) for entry in value)
+        return tuple(_decode(entry, tensor, where, join, (*path, index)) for index, entry in enumerate(value))
     if kind == "dict" and isinstance(value, list):
-        return {key: _decode(entry, tensor, where, join, depth + 1) for key, entry in _pairs(value, where)}
+        return {key: _decode(entry, tensor, where, join, (*path, key)) for key, entry in _pairs(value, where)}
     return decode_scalar(node, where)
 
 

@@ -9,9 +9,10 @@ from gradwire.checkpoint import tree
 from gradwire.checkpoint.commit import Commit
 from gradwire.checkpoint.commits import CommitLog
 from gradwire.checkpoint.errors import NoCheckpoint, UnsupportedState
+from gradwire.checkpoint.loading import load_tree
 from gradwire.checkpoint.ranks import Ranks
 from gradwire.checkpoint.restoring import Restorer
-from gradwire.checkpoint.snapshot import load_tree, read_parts, shared_places
+from gradwire.checkpoint.snapshot import read_parts, shared_places
 from gradwire.checkpoint.store import Store
 
 _MODEL = "model"

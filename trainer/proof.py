@@ -65,7 +65,7 @@ def _attempt(
 
 
 def _restore(trainer: Trainer, checkpointer: Checkpointer, update: int) -> Commit:
-    restored, commit = read(checkpointer, update)
+    restored, commit = read(checkpointer, update, trainer.strategy.wanted(trainer.model))
     put_back(trainer, restored)
     return commit
 

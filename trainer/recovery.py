@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from gradwire.checkpoint import Checkpointer, Commit, NoCheckpoint, State, WorldSizeMismatch
+from gradwire.checkpoint import Checkpointer, Commit, NoCheckpoint, State, Wanted, WorldSizeMismatch
 from gradwire.trainer.errors import ReplayError
 from gradwire.trainer.trainer import Trainer
 
@@ -29,7 +29,9 @@ class Restored:
     moved: bool = False
 
 
-def restore(take: Callable[[Restored], None], checkpointer: Checkpointer, ref: str | None) -> Commit | None:
+def restore(
+    take: Callable[[Restored], None], checkpointer: Checkpointer, ref: str | None, wanted: Wanted | None = None
+) -> Commit | None:
     """Put back the snapshot of `latest`, an update, or `latest-if-any`; None starts anew.
 
     Raises:
@@ -38,7 +40,7 @@ def restore(take: Callable[[Restored], None], checkpointer: Checkpointer, ref: s
     if ref is None:
         return None
     try:
-        restored, commit = read(checkpointer, "latest" if ref.startswith("latest") else int(ref))
+        restored, commit = read(checkpointer, "latest" if ref.startswith("latest") else int(ref), wanted)
     except NoCheckpoint:
         if ref != "latest-if-any":
             raise
@@ -58,7 +60,8 @@ def recover(trainer: Trainer, checkpointer: Checkpointer, ref: str | None) -> No
     start = ref if last is None else str(checkpointer.base_of(last))
 
     began = time.perf_counter()
-    commit = restore(partial(put_back, trainer), checkpointer, start)
+    wanted = trainer.strategy.wanted(trainer.model)
+    commit = restore(partial(put_back, trainer), checkpointer, start, wanted)
     if commit is None:
         return
     log.info("restored the snapshot of update %d in %.2f s", commit.update, time.perf_counter() - began)
@@ -68,7 +71,7 @@ def recover(trainer: Trainer, checkpointer: Checkpointer, ref: str | None) -> No
         if last is not None and last != commit.update:
             raise
         log.warning("%s: the run goes on from the snapshot of update %d instead", error, commit.update)
-        restore(partial(put_back, trainer), checkpointer, str(commit.update))
+        restore(partial(put_back, trainer), checkpointer, str(commit.update), wanted)
         reached = trainer.clock.updates
     log.info("continuing from update %d", reached)
 
@@ -78,15 +81,17 @@ def put_back(trainer: Trainer, restored: Restored) -> None:
     trainer.restore(restored.state, restored.everyone, moved=restored.moved)
 
 
-def read(checkpointer: Checkpointer, ref: int | Literal["latest"]) -> tuple[Restored, Commit]:
-    """A snapshot, whatever number of ranks saved it.
+def read(
+    checkpointer: Checkpointer, ref: int | Literal["latest"], wanted: Wanted | None = None
+) -> tuple[Restored, Commit]:
+    """A snapshot, whatever number of ranks saved it; of tensors in slices what is wanted.
 
     Raises:
         CheckpointError: what was asked for is missing or damaged.
     """
     try:
-        state, commit = checkpointer.restore(ref)
+        state, commit = checkpointer.restore(ref, wanted)
     except WorldSizeMismatch:
-        shared, everyone, commit = checkpointer.restore_resized(ref)
+        shared, everyone, commit = checkpointer.restore_resized(ref, wanted)
         return Restored(State(shared), lambda: everyone, moved=True), commit
-    return Restored(state, lambda: checkpointer.restore_resized(commit.update)[1]), commit
+    return Restored(state, lambda: checkpointer.restore_resized(commit.update, wanted)[1]), commit

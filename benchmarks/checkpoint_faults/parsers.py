@@ -21,8 +21,9 @@ from gradwire.checkpoint.coding import decode, encode
 from gradwire.checkpoint.commit import parse_entry
 from gradwire.checkpoint.document import load
 from gradwire.checkpoint.journal import Entry, Place, entry_bytes, parse_journal_entry
+from gradwire.checkpoint.loading import load_tree
 from gradwire.checkpoint.local import LocalObjects
-from gradwire.checkpoint.snapshot import load_tree, local_places, parse_part, shared_places
+from gradwire.checkpoint.snapshot import local_places, parse_part, shared_places
 from gradwire.checkpoint.store import Store
 from gradwire.checkpoint.tags import Tag, parse_tag
 

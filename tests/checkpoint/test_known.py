@@ -94,7 +94,8 @@ def test_a_pack_of_which_little_is_used_dies_out(tmp_path: Path) -> None:
 
 
 def read_back(store: Store, part: Part) -> object:
-    from gradwire.checkpoint.snapshot import load_tree, shared_places
+    from gradwire.checkpoint.loading import load_tree
+    from gradwire.checkpoint.snapshot import shared_places
 
     return load_tree(store, shared_places([part], "part"), part.shared, "part")
 

@@ -20,9 +20,12 @@ from gradwire.checkpoint import (
     UnsupportedState,
     load_weights,
 )
+from gradwire.checkpoint.loading import load_tree
 from gradwire.checkpoint.outline import read_outline
-from gradwire.checkpoint.sharded import joined, not_made_up
+from gradwire.checkpoint.sharded import Box, Cut, assembled, not_made_up, overlaps
+from gradwire.checkpoint.snapshot import Part, shared_places
 from gradwire.checkpoint.store import Store
+from gradwire.checkpoint.tensors import StoredTensor
 from gradwire.checkpoint.tree import decode, encode
 
 WHOLE = torch.arange(60.0).reshape(6, 10)
@@ -145,11 +148,45 @@ def test_slices_that_do_not_make_up_their_tensor_are_not_saved(tmp_path: Path) -
     ],
 )
 def test_damaged_nodes_of_slices_are_refused(node: Any) -> None:
-    kinds = [torch.zeros(2), torch.zeros(1, dtype=torch.int64)]
+    kinds = (StoredTensor(torch.float32, (2,), ()), StoredTensor(torch.int64, (1,), ()))
+    part = Part(0, (), kinds, (0, 1), None, None)
     with pytest.raises(DamagedCheckpoint):
-        decode(node, kinds.__getitem__, "here")
+        load_tree(Store.open("memory://slices"), shared_places([part], "here"), node, "here")
 
 
-def test_slices_come_together_in_any_order() -> None:
-    pieces = [((3, 0), WHOLE[3:]), ((0, 4), WHOLE[:3, 4:]), ((0, 0), WHOLE[:3, :4])]
-    assert torch.equal(joined((6, 10), pieces, "here"), WHOLE)
+def test_slices_where_none_are_expected_are_refused() -> None:
+    with pytest.raises(DamagedCheckpoint, match=r"here: a\.1 is in slices"):
+        decode({"dict": [["a", [1, {"sharded": [[2], [[[0], 0]]]}]]]}, lambda index: torch.zeros(2), "here")
+
+
+@given(st.data())
+def test_slices_come_together_in_any_box_and_order(data: st.DataObject) -> None:
+    pieces = data.draw(st.permutations([((3, 0), WHOLE[3:]), ((0, 4), WHOLE[:3, 4:]), ((0, 0), WHOLE[:3, :4])]))
+    rows, columns = (sorted(data.draw(st.tuples(*2 * [st.integers(0, size)]))) for size in WHOLE.shape)
+    box = ((rows[0], rows[1]), (columns[0], columns[1]))
+    needed = [(at, part) for at, part in pieces if overlaps(_box(at, part), box)]
+    assert torch.equal(assembled(box, WHOLE.dtype, needed), WHOLE[slice(*rows), slice(*columns)])
+
+
+def _box(offsets: tuple[int, ...], part: Tensor) -> Box:
+    return tuple((start, start + size) for start, size in zip(offsets, part.shape, strict=True))
+
+
+def test_what_is_not_wanted_is_not_read(ranks: Any, tmp_path: Path) -> None:
+    url = str(tmp_path / "store")
+    ranks(4, _save, url, 1)
+    store = Checkpointer(url)
+    outline = read_outline(Store.open(url), store.at(0))
+    last = next(part for part in outline.parts if part.rank == 3)
+    for pack in last.packs:
+        (tmp_path / "store" / pack.name).unlink()
+    with pytest.raises(DamagedCheckpoint):
+        store.restore_resized(0)
+    shared, _, _ = Checkpointer(url).restore_resized(
+        0, lambda path, shape: ((1, 3), (0, 6)) if "s" in path[-1] else None
+    )
+    for name in ("rows", "columns"):
+        cut = shared["model"][name]
+        assert isinstance(cut, Cut) and cut.shape == (6, 10) and cut.box == ((1, 3), (0, 6))
+        assert torch.equal(cut.data, WHOLE[1:3, :6])
+    assert torch.equal(shared["model"]["plain"], torch.ones(3))

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from gradwire.checkpoint import DamagedCheckpoint, UnsupportedFormat
 from gradwire.checkpoint.document import dump
+from gradwire.checkpoint.loading import load_tree
 from gradwire.checkpoint.snapshot import (
     Part,
     PartRef,
     PartWriter,
-    load_tree,
     local_places,
     parse_part,
     read_part,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gradwire.checkpoint import Wanted
 from gradwire.comm import CommError, Encoded
 from gradwire.comm.choices import Choice
 from gradwire.comm.telemetry import Traffic
@@ -233,6 +234,10 @@ class Strategy(ABC):
     def tensors(self, model: nn.Module) -> dict[str, Tensor]:
         """What this rank holds of the model's parameters and buffers, live, by the names of its state."""
         return model.state_dict()
+
+    def wanted(self, model: nn.Module) -> Wanted | None:
+        """What this rank needs of a snapshot's tensors that were saved in slices; None for all of each."""
+        return None
 
     def portable(self, tree: Any) -> Any:
         """A tree of this strategy's tensors as it is saved, for any strategy to go on from."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
+from gradwire.checkpoint import Wanted
 from gradwire.comm import AllReduce, Topology, check_replicas
 from gradwire.comm.fsdp import fsdp_hooks, local_shards
 from gradwire.trainer.blocks import blocks_of
@@ -17,7 +18,7 @@ from gradwire.trainer.config.range import Range
 from gradwire.trainer.errors import StrategyError
 from gradwire.trainer.strategies.base import Cost, Reduced, Removable
 from gradwire.trainer.strategies.collective import Collective
-from gradwire.trainer.strategies.sharding import Place, Watched, is_first_holder, local, portable
+from gradwire.trainer.strategies.sharding import Place, Watched, is_first_holder, local, portable, wanted
 from gradwire.trainer.strategies.shards import GradientShards
 from gradwire.trainer.strategies.tensor_plan import parallelize
 
@@ -154,6 +155,9 @@ class FullySharded(Collective):
         if mine:
             square = torch.stack(torch._foreach_norm(mine)).double().square().sum().cpu()
         return torch.stack(self.gather(square)).sum().sqrt()
+
+    def wanted(self, model: nn.Module) -> Wanted | None:
+        return wanted(self.tensors(model))
 
     def portable(self, tree: Any) -> Any:
         return portable(tree, self.rank, self._owner)

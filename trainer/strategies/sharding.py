@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
-from gradwire.checkpoint import Sharded, Slice
+from gradwire.checkpoint import Cut, Sharded, Slice, Wanted
+from gradwire.checkpoint.sharded import Box
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -35,17 +36,46 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def placed(value: Any, like: Tensor | None) -> Any:
-    """A whole tensor laid out as another of its shape is; anything else as it comes."""
-    if not is_sharded(like) or not isinstance(value, Tensor) or value.shape != like.shape or is_sharded(value):
+    """A whole tensor, or this rank's cut of it, laid out as another of its shape is; anything else as it comes."""
+    if not is_sharded(like) or is_sharded(value) or tuple(getattr(value, "shape", ())) != tuple(like.shape):
         return value
+    if isinstance(value, Cut):
+        return like_this(value.data, like)
+    return like_this(value[tuple(slice(start, stop) for start, stop in _own_box(like))], like)
+
+
+def like_this(here: Tensor, like: Tensor) -> Tensor:
+    """What this rank holds of a tensor that is laid out as another is."""
+    here = here.to(local(like).device).contiguous()
+    if not is_sharded(like):
+        return here
     from torch.distributed.tensor import DTensor
 
-    coordinate = like.device_mesh.get_coordinate()
-    assert coordinate is not None, "this rank is none of the mesh's"
-    here = value[_indices(*_box(like, coordinate))].to(like.device).contiguous()
     return DTensor.from_local(
         here, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
     )
+
+
+def wanted(held: Mapping[str, Tensor]) -> Wanted:
+    """What this rank needs of a snapshot: its own part of whatever bears the name of a tensor that it holds a part of.
+
+    Args:
+        held: By name, as snapshots have it: of the optimizer's state and of averages too.
+    """
+
+    def box(path: tuple[str | int, ...], shape: tuple[int, ...]) -> Box | None:
+        names = [name for name in path if isinstance(name, str) and name in held]
+        like = held[names[-1]] if names else None
+        return _own_box(like) if is_sharded(like) and tuple(like.shape) == shape else None
+
+    return box
+
+
+def _own_box(tensor: "DTensor") -> Box:
+    coordinate = tensor.device_mesh.get_coordinate()
+    assert coordinate is not None, "this rank is none of the mesh's"
+    shape, offsets = _box(tensor, coordinate)
+    return tuple((start, start + size) for start, size in zip(offsets, shape, strict=True))
 
 
 def portable(tree: Any, rank: int, owner: Owner) -> Any:
@@ -95,10 +125,6 @@ def _box(tensor: "DTensor", coordinate: Sequence[int]) -> tuple[tuple[int, ...],
     mesh, placements = tuple(tensor.device_mesh.shape), tensor.placements
     shape, offsets = _compute_local_shape_and_global_offset(tuple(tensor.shape), mesh, list(coordinate), placements)
     return tuple(shape), tuple(offsets)
-
-
-def _indices(shape: Sequence[int], offsets: Sequence[int]) -> tuple[slice, ...]:
-    return tuple(slice(start, start + size) for start, size in zip(offsets, shape, strict=True))
 
 
 class Watched:

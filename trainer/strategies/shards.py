@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gradwire.comm import CommError, Encoded
 from gradwire.comm.recorder import packed, unpacked
 from gradwire.trainer.strategies.base import Reduced
-from gradwire.trainer.strategies.sharding import is_sharded, local
+from gradwire.trainer.strategies.sharding import like_this, local
 
 
 class GradientShards:
@@ -64,26 +64,9 @@ class GradientShards:
                 raise CommError(f"gradients of {flat.nbytes} bytes are held here, {payload.numel()} were kept")
             flat.view(torch.uint8).copy_(payload)
         for parameter, is_present in zip(self._parameters, present, strict=True):
-            parameter.grad = _like(self._views[parameter], parameter) if is_present else None
+            values = self._views[parameter].view(local(parameter).shape).clone() if is_present else None
+            parameter.grad = None if values is None else like_this(values, parameter)
 
 
 def _held(parameters: Sequence[nn.Parameter]) -> int:
     return sum(local(parameter).numel() for parameter in parameters)
-
-
-def _like(values: Tensor, parameter: nn.Parameter) -> Tensor:
-    """A gradient of a parameter, from what this rank holds of it."""
-    mine = local(parameter)
-    here = values.to(mine.device, copy=True).view(mine.shape)
-    if not is_sharded(parameter):
-        return here
-    from torch.distributed.tensor import DTensor
-
-    return DTensor.from_local(
-        here,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
