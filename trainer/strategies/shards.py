@@ -29,7 +29,7 @@ class GradientShards:
         self._views = {
             parameter: view
             for flat, group in zip(self._flats, by_dtype.values(), strict=True)
-            for parameter, view in zip(group, flat.split([local(each).numel() for each in group]), strict=True)
+            for parameter, view in zip(group, torch.split(flat, [local(each).numel() for each in group]), strict=True)
         }
         self._presence = b""
 

@@ -19,7 +19,6 @@ def told(*overrides):
 @pytest.mark.parametrize(
     ("overrides", "key", "message"),
     [
-        (("strategy=fsdp", "checkpoint.journal=update"), "checkpoint.journal", "use strategy=ddp"),
         (("strategy=fsdp", "comm.overlap=update"), "comm.overlap", "write backward"),
         (("strategy=fsdp", "strategy.cpu_offload=true"), "strategy.cpu_offload", "is for CUDA"),
         (("strategy=fsdp", *HOSTS, "comm/codec@comm.codecs.node=int8"), "comm.codecs.node", "strategy=hsdp has one"),
@@ -56,6 +55,7 @@ def test_a_contradiction_is_named(overrides, key, message):
     "overrides",
     [
         ("strategy=fsdp", "strategy.param_dtype=bf16", "strategy.reduce_dtype=fp32", "ema=0.9"),
+        ("strategy=fsdp", "checkpoint.journal=update"),
         ("strategy=fsdp", "batch=noise_scale", "batch.schedule.start=8", "run.length=4096 samples"),
         ("strategy=hsdp", *HOSTS, "comm/codec@comm.codecs.node=int8"),
         ("strategy=tensor_parallel", "model.heads=4", "model.kv_heads=2", "model.width=128", "clip=1.0"),
