@@ -74,6 +74,7 @@ PLANS = {  # besides the constant batch: each changes batch size or learning rat
 
 _CODECS = ("fp16", "bf16", "fp8", "int8", "int4", "sign", "top_k", "random_k", "power_sgd")
 _HOSTS = "comm=hierarchical"
+SAVED = "checkpoint/update"  # what a line of metrics.jsonl has once a snapshot is durable
 COMMS = {  # how gradients travel, by name: every codec between two pretended hosts, and other topologies
     **{f"codec {name}": [_HOSTS, f"comm/codec@comm.codecs.node={name}"] for name in _CODECS},
     "codec int4, stochastic, rotated": [
@@ -199,10 +200,13 @@ def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def interrupt(process: subprocess.Popen[str], folder: Path, update: int, how: str) -> None:
-    """Wait until `update` is logged, then kill every process of the run, or ask the controller to stop."""
+def interrupt(process: subprocess.Popen[str], folder: Path, update: int, how: str, *, saved: bool = False) -> None:
+    """Wait until `update` is logged, then kill every process of the run, or ask the controller to stop.
+
+    With `saved` not before a snapshot is durable: they are written beside training.
+    """
     deadline = time.monotonic() + 120
-    while not any(line["update"] >= update for line in lines(folder)):
+    while not any(line["update"] >= update and (not saved or SAVED in line) for line in lines(folder)):
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
             raise RuntimeError(f"the run ended before update {update}:\n{process.communicate()[0]}")
@@ -275,7 +279,7 @@ class Campaign:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
-        self.random = random.Random(seed)
+        self.seed = seed
         self._undisturbed: dict[str, Path] = {}
 
     def undisturbed(self, case: Case | Move) -> Path:
@@ -286,28 +290,30 @@ class Campaign:
             self._undisturbed[key] = folder
         return self._undisturbed[key]
 
-    def run(self, case: Case) -> tuple[int, list[str]]:
-        """The update at which the run was interrupted, and every difference from the undisturbed run."""
-        reference = self.undisturbed(case)
+    def run(self, case: Case | Move) -> tuple[int, list[str]]:
+        """The update at which a run was interrupted, and every difference from the undisturbed run."""
+        last = MOVED_UPDATES // 2 if isinstance(case, Move) else UPDATES - 2
+        update = random.Random(f"{self.seed}, {case}").randrange(6, last)
         folder = Path(tempfile.mkdtemp(dir=self.folder)) / "run"
-        update = self.random.randrange(6, UPDATES - 2)
-        interrupt(train(folder, case.overrides()), folder, update, case.how)
+        try:
+            return update, (self._moved if isinstance(case, Move) else self._resumed)(case, folder, update)
+        except RuntimeError as error:
+            return update, [str(error)]
+        finally:
+            shutil.rmtree(folder.parent)
+
+    def _resumed(self, case: Case, folder: Path, update: int) -> list[str]:
+        reference = self.undisturbed(case)
+        interrupt(train(folder, case.overrides()), folder, update, case.how, saved=case.how == "SIGKILL")
         resume(folder)
         found = differences(final_state(reference), final_state(folder))
-        found += differences(losses(reference), losses(folder)) if losses(reference) != losses(folder) else []
-        shutil.rmtree(folder.parent)
-        return update, found
+        return found + (differences(losses(reference), losses(folder)) if losses(reference) != losses(folder) else [])
 
-    def move(self, case: Move) -> tuple[int, list[str]]:
-        """The update at which the run moved to another number of ranks, and what it logged differently since."""
+    def _moved(self, case: Move, folder: Path, update: int) -> list[str]:
         reference = self.undisturbed(case)
-        folder = Path(tempfile.mkdtemp(dir=self.folder)) / "run"
-        update = self.random.randrange(6, MOVED_UPDATES // 2)
         interrupt(train(folder, case.overrides()), folder, update, "SIGTERM")
         resume(folder, f"launch.processes={case.after}", f"batch.micro={-(-24 // case.after)}")
-        found = disagreements(reference, folder)
-        shutil.rmtree(folder.parent)
-        return update, found
+        return disagreements(reference, folder)
 
 
 def all_cases() -> list[Case | Move]:
@@ -323,26 +329,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="run the cases whose name holds this text")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="run the cases whose name holds one of these texts; a semicolon between them",
+    )
     arguments = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory() as folder:
         campaign = Campaign(Path(folder), arguments.seed)
         for case in all_cases():
-            if arguments.only not in str(case):
+            if not any(text in str(case) for text in arguments.only.split(";")):
                 continue
             moved = isinstance(case, Move)
-            update, found = campaign.move(case) if isinstance(case, Move) else campaign.run(case)
+            update, found = campaign.run(case)
             results.append({"case": str(case), "moved": moved, "update": update, "differences": found})
+            if arguments.json:
+                arguments.json.write_text(json.dumps(results, indent=1))
             verdict = "DIFFERENT" if found else f"to {TOLERANCE}" if moved else "same bits"
             print(f"{verdict:10} {case}, interrupted at {update} {found[:3]}", flush=True)
     for moved, claim in ((False, "ended in the bits of"), (True, f"agreed to {TOLERANCE} with")):
         verdicts = [not result["differences"] for result in results if result["moved"] == moved]
         print(f"{sum(verdicts)} of {len(verdicts)} interrupted runs {claim} the undisturbed run")
-    equal = sum(not result["differences"] for result in results)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=1))
-    sys.exit(equal != len(results))
+    sys.exit(any(result["differences"] for result in results))
 
 
 if __name__ == "__main__":

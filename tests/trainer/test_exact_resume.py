@@ -71,7 +71,7 @@ def test_overtaken_lines_move_aside_and_no_update_is_logged_twice(killed: Killed
 
 
 def test_a_run_resumed_on_more_ranks_sees_the_same_samples_and_losses(campaign: Campaign) -> None:
-    _, found = campaign.move(Move(1, 3))
+    _, found = campaign.run(Move(1, 3))
     assert found == []
 
 
