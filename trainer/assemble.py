@@ -15,6 +15,7 @@ from gradwire.checkpoint import Checkpointer, Policy
 from gradwire.comm import AllReduce, Topology
 from gradwire.comm.compression import Compression
 from gradwire.schedulers import Duration, Plan
+from gradwire.trainer.adapters import trained
 from gradwire.trainer.blocks import checkpoint_activations, compile_blocks
 from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.config import instantiate
@@ -27,6 +28,7 @@ from gradwire.trainer.launch.exit_codes import ExitCode
 from gradwire.trainer.launch.watchdog import PREPARING
 from gradwire.trainer.loggers.metrics import MetricsFile, to_line
 from gradwire.trainer.loggers.progress import Progress
+from gradwire.trainer.models.packed import check_keeps_apart
 from gradwire.trainer.optimizers import Group, build_optimizer
 from gradwire.trainer.proof import prove
 from gradwire.trainer.randomness import derive_seed, seed_everything
@@ -105,11 +107,15 @@ def build_plan(config: Node, data: Any, allow: tuple[str, ...] = ()) -> Plan:
 
 
 def build_model(config: Node, allow: tuple[str, ...] = (), init: str | None = None) -> nn.Module:
-    """The model with its initial weights, which depend on the seed alone, or with those of `init`."""
+    """The model with its initial weights, which depend on the seed alone, or with those of `init`; and its adapter."""
     seed_everything(derive_seed(config["run"]["seed"], "model"))
     model: nn.Module = component(config["model"], allow, "init")
     if init is not None:
         load_initial_weights(model, init)
+    if config.get("adapter"):
+        seed_everything(derive_seed(config["run"]["seed"], "adapter"))
+        component(config["adapter"], allow).apply(model)
+        log.info("adapter: %d of %d parameters are trained", *trained(model))
     if config["sync_batchnorm"]:
         model = synchronize_batch_norms(model)
     if config["activation_checkpointing"]:
@@ -222,6 +228,8 @@ def build_trainer(config: Node, context: WorkerContext) -> tuple[Trainer, Checkp
     context.watchdog.beat("building the model", 0)
     fresh = context.restore in (None, "latest-if-any")  # else the snapshot has the weights, and `init` may be gone
     model = build_model(config, allow, config["model"].get("init") if fresh else None)
+    if getattr(data, "packed", False):
+        check_keeps_apart(model)
     checkpointer = build_checkpointer(config, context)
     trainer = Trainer(
         model,

@@ -13,6 +13,7 @@ import typer
 from gradwire.trainer.arguments import Again, ConfigDir, JsonFile, Links, Overrides, PngFile, Prove, Run
 from gradwire.trainer.bench.command import bench
 from gradwire.trainer.checkpoint_command import checkpoint
+from gradwire.trainer.data_command import data
 from gradwire.trainer.launch.streams import make_usable
 from gradwire.trainer.manifest_command import manifest
 from gradwire.trainer.resume_command import ResumeCommand
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 app.add_typer(bench)
 app.add_typer(checkpoint)
+app.add_typer(data)
 
 
 def main() -> None:

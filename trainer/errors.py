@@ -19,6 +19,12 @@ class StateMismatchError(TrainerError):
     exit_code = 2  # the command asks for what cannot be put together
 
 
+class AdapterError(TrainerError):
+    """An adapter does not fit the model that it is meant for."""
+
+    exit_code = 2
+
+
 class UnsupportedPrecisionError(TrainerError):
     """The device cannot compute in the precision asked for."""
 

@@ -36,6 +36,9 @@ class Loss(Protocol):
 class NextToken:
     """Cross-entropy of every next token, in nats. Batches are {"input_ids": [B, T], "labels": [B, T]}, already shifted.
 
+    Where rows hold several documents there is "positions" [B, T] as well, which the model is given: each token's place
+    in its own document.
+
     Args:
         label_smoothing: Probability mass spread evenly over the vocabulary while training (0 is none).
     """
@@ -54,7 +57,8 @@ class NextToken:
 
     @staticmethod
     def _sum(model: nn.Module, batch: Mapping[str, Tensor], label_smoothing: float) -> Tensor:
-        logits_BTV = model(batch["input_ids"])
+        packing = {"positions_BT": batch["positions"]} if "positions" in batch else {}
+        logits_BTV = model(batch["input_ids"], **packing)
         return functional.cross_entropy(
             logits_BTV.flatten(0, 1).float(),
             batch["labels"].flatten(),

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from gradwire.trainer.config.construction import argument, build_data, build_model, complaint
+from gradwire.trainer.config.instantiation import instantiate
 from gradwire.trainer.config.interpolation import leaves
 from gradwire.trainer.config.training_data import has_length, unreadable
 from gradwire.trainer.config.values import Fault
@@ -37,6 +38,7 @@ def unfit(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:
     if model is not None and not faults:
         yield from _sequences(config, model, data, allow)
         yield from _kind(config, model, data)
+        yield from _adapted(config, model, allow)
 
 
 def _sequences(config: Config, model: Any, data: Any, allow: tuple[str, ...]) -> Iterator[Fault]:
@@ -62,6 +64,19 @@ def _kind(config: Config, model: Any, data: Any) -> Iterator[Fault]:
         gives = "token ids" if tokens else "images with labels"
         reason = f"{type(model).__name__} is trained by {loss} and {type(data).__name__} gives {gives}"
         yield Fault("data._target_", f"{reason}: choose another model or other data, or set loss")
+
+
+def _adapted(config: Config, model: Any, allow: tuple[str, ...]) -> Iterator[Fault]:
+    """What an adapter has against the model; where that has no tensors yet, they get none here either."""
+    if config.get("adapter") is None:
+        return
+    from gradwire.trainer.config.shapes import shapes_only
+
+    try:
+        with shapes_only():
+            instantiate(config["adapter"], allow).apply(model)
+    except Exception as error:  # whatever an adapter raises is what it has against the model
+        yield complaint("adapter", config["adapter"], error)
 
 
 def refused_plan(config: Config, allow: tuple[str, ...]) -> Iterator[Fault]:

@@ -259,6 +259,7 @@ class Root:
     Args:
         run: The run as a whole.
         model: The model.
+        adapter: Low-rank additions that are trained instead of the model; null trains the model itself.
         data: The data.
         loss: The loss; null takes the one that the model names.
         optimizer: The optimizer.
@@ -286,6 +287,7 @@ class Root:
 
     run: RunSection
     model: ModelSection
+    adapter: Annotated[Node, Builds("gradwire.trainer.adapters.Adapter")] | None = None
     data: DataSection
     loss: Annotated[Node, Builds("collections.abc.Callable")] | None = None
     optimizer: OptimizerSection

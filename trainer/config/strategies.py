@@ -43,6 +43,8 @@ def _tensor(config: Node, world_size: int) -> Iterator[Fault]:
     tensor, model = config["strategy"].get("tensor", 1), config["model"]
     if tensor == 1:
         return
+    if config.get("adapter") is not None:
+        yield Fault("strategy.tensor", "layers with an adapter are not split: write 1, or adapter=null")
     if config["strategy"].get("replicas"):
         yield Fault("strategy.tensor", "layers are split within hosts or replicated over them, not both: write 1")
     if world_size % tensor:

@@ -1,6 +1,7 @@
 """Opening data sets of the Hugging Face hub, or local files in its formats."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from gradwire.trainer.data.errors import DataError
@@ -32,6 +33,25 @@ def open_split(
             f"the data set {path!r} (name {name}, files {data_files}, split {split!r}) cannot be opened: {reason}. "
             "Give the name of one on the hub, or json, csv, parquet or text with data.data_files"
         ) from error
+
+
+def open_rows(path: str, name: str | None, split: str) -> Any:
+    """One split of a data set of the hub, or of a folder that `save_to_disk` wrote, as a `datasets.Dataset`.
+
+    Raises:
+        DataError: there is no such data set or split, or it cannot be reached.
+    """
+    import datasets
+
+    whole, parts = (Path(path) / file for file in ("state.json", "dataset_dict.json"))
+    if not whole.is_file() and not parts.is_file():
+        return open_split(path, name, None, split, streaming=False)
+    try:
+        saved = datasets.load_from_disk(path)
+        return saved[split] if parts.is_file() else saved
+    except Exception as error:  # a KeyError, or whatever the package raises
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"split {split!r} of the data set saved in {path} cannot be opened: {reason}") from error
 
 
 def text_of(row: Mapping[str, Any], column: str) -> bytes:

@@ -46,6 +46,7 @@ class Mixture:
         self._quotas = quotas(weights, block)
         self.context: int = self._common("context", 1)
         self.vocabulary: int | None = self._common("vocabulary", None)
+        self.packed: bool = self._common("packed", False)
 
     @cached_property
     def train(self) -> "MixedSamples":

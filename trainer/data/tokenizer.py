@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -119,6 +119,25 @@ class HuggingFaceTokenizer:
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         whole = backend.to_str() if backend is not None else json.dumps(self._tokenizer.get_vocab(), sort_keys=True)
         return hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
+
+    @property
+    def chat_template(self) -> str | None:
+        """The tokenizer's own chat template, if it has one."""
+        try:
+            return str(self._tokenizer.get_chat_template())
+        except ValueError:
+            return None
+
+    def apply_template(self, messages: Sequence[Mapping[str, Any]], template: str) -> tuple[list[int], list[bool]]:
+        """A conversation's ids by a chat template, and for each whether it lies within the generation markers."""
+        out = self._tokenizer.apply_chat_template(
+            list(messages), chat_template=template, return_dict=True, return_assistant_tokens_mask=True
+        )
+        return list(out["input_ids"]), [bool(mark) for mark in out["assistant_masks"]]
+
+    def special_tokens(self) -> str:
+        """The special tokens as a template sees them."""
+        return json.dumps(self._tokenizer.special_tokens_map, sort_keys=True, default=str)
 
     def _encoded(self, texts: list[str]) -> list[list[int]]:
         encoded: list[list[int]] = self._tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]

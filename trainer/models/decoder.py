@@ -85,8 +85,13 @@ class Decoder(nn.Module):
             else:
                 nn.init.normal_(parameter, std=residual if name.endswith(("attend.weight", "down.weight")) else 0.02)
 
-    def forward(self, ids_BT: Tensor) -> Tensor:
+    def forward(self, ids_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
         """Logits [B, T, V] of the next token at each position of `ids_BT` [B, T].
+
+        Args:
+            ids_BT: The tokens.
+            positions_BT: Where rows hold several documents, each token's position in its own: 0 begins another, and no
+                token sees beyond its document. Without, a row is one document.
 
         Raises:
             ModelError: more tokens than the context.
@@ -95,9 +100,11 @@ class Decoder(nn.Module):
         if tokens > self.context:
             raise ModelError(f"{tokens} tokens were given where the model's context is {self.context}")
         x_BTD = self.embedding(ids_BT)
-        rotation_2TE = self._rotation_on(x_BTD.device)[:, :tokens]
+        rotation, mask_B1TT = self._rotation_on(x_BTD.device)[:, :tokens], None
+        if positions_BT is not None:
+            rotation, mask_B1TT = rotation[:, positions_BT][:, :, None, None], within_documents(positions_BT)
         for block in self.blocks:
-            x_BTD = block(x_BTD, rotation_2TE)
+            x_BTD = block(x_BTD, rotation, mask_B1TT)
         logits_BTV: Tensor = self.output(self.norm(x_BTD))
         return logits_BTV
 
@@ -144,31 +151,41 @@ class Block(nn.Module):
         self.down = nn.Linear(feed_forward, width, bias=False)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x_BTD: Tensor, rotation_2TE: Tensor) -> Tensor:
-        x_BTD = x_BTD + self.dropout(self._attention(self.attention_norm(x_BTD), rotation_2TE))
+    def forward(self, x_BTD: Tensor, rotation: Tensor, mask_B1TT: Tensor | None = None) -> Tensor:
+        x_BTD = x_BTD + self.dropout(self._attention(self.attention_norm(x_BTD), rotation, mask_B1TT))
         both_BTN2F = self.gate_up(self.feed_forward_norm(x_BTD)).unflatten(-1, (-1, 2, self.part_width))
         gate_BTNF, up_BTNF = both_BTN2F.unbind(-2)
         out_BTD: Tensor = x_BTD + self.dropout(self.down((functional.silu(gate_BTNF) * up_BTNF).flatten(-2)))
         return out_BTD
 
-    def _attention(self, x_BTD: Tensor, rotation_2TE: Tensor) -> Tensor:
+    def _attention(self, x_BTD: Tensor, rotation: Tensor, mask_B1TT: Tensor | None = None) -> Tensor:
         batch, tokens, _ = x_BTD.shape
         group = self.heads // self.kv_heads
         qkv_BKGTE = self.grouped_qkv(x_BTD).view(batch, tokens, -1, group + 2, self.head_width).permute(0, 2, 3, 1, 4)
-        q_BKGTE, k_BKTE, v_BKTE = qkv_BKGTE[:, :, :group], qkv_BKGTE[:, :, group], qkv_BKGTE[:, :, group + 1]
+        q_BKGTE, k_BK1TE, v_BKTE = qkv_BKGTE[:, :, :group], qkv_BKGTE[:, :, group : group + 1], qkv_BKGTE[:, :, -1]
         mixed_BHTE = functional.scaled_dot_product_attention(
-            rotate(q_BKGTE, rotation_2TE).flatten(1, 2),
-            rotate(k_BKTE, rotation_2TE),
+            rotate(q_BKGTE, rotation).flatten(1, 2),
+            rotate(k_BK1TE, rotation).flatten(1, 2),
             v_BKTE,
-            is_causal=True,
+            mask_B1TT,
+            is_causal=mask_B1TT is None,
             enable_gqa=self.heads != self.kv_heads,
         )
         mixed_BTD: Tensor = self.attend(mixed_BHTE.transpose(1, 2).reshape(batch, tokens, -1))
         return mixed_BTD
 
 
+def within_documents(positions_BT: Tensor) -> Tensor:
+    """Which tokens [B, 1, T, T] each token sees where rows hold several documents: those before it in its own."""
+    document_BT = (positions_BT == 0).cumsum(1)
+    return (document_BT[:, None, :, None] == document_BT[:, None, None, :]).tril()
+
+
 def rotate(x_TE: Tensor, rotation_2TE: Tensor) -> Tensor:
-    """Turn pairs (first half, second half) of each head [..., T, E] by the angle of their position."""
+    """Turn pairs (first half, second half) of each head [..., T, E] by the angle of their position.
+
+    The rotation is [2, T, E/2], or [2, B, 1, 1, T, E/2] where each sample has positions of its own.
+    """
     cos_TE, sin_TE = rotation_2TE.to(x_TE.dtype)
     first, second = x_TE.chunk(2, -1)
     return torch.cat([first * cos_TE - second * sin_TE, first * sin_TE + second * cos_TE], -1)

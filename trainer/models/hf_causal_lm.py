@@ -39,9 +39,15 @@ class HFCausalLM(nn.Module):
         self.vocabulary: int = settings.vocab_size
         self.context: int = getattr(settings, "max_position_embeddings", 0) or 2**31
 
-    def forward(self, ids_BT: Tensor) -> Tensor:
-        """Logits [B, T, V] of token ids [B, T]."""
-        logits_BTV: Tensor = self.model(input_ids=ids_BT).logits
+    def forward(self, ids_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
+        """Logits [B, T, V] of token ids [B, T].
+
+        Args:
+            ids_BT: The tokens.
+            positions_BT: Where rows hold several documents, each token's position in its own; transformers keeps them
+                apart by that. Without, a row is one document.
+        """
+        logits_BTV: Tensor = self.model(input_ids=ids_BT, position_ids=positions_BT).logits
         return logits_BTV
 
 

@@ -179,14 +179,17 @@ class TestPair:
             Pair(Numbers(3), object())
 
 
-@pytest.mark.parametrize("name", ["python_source", "text", "tokens", "digits", "hf", "hf_rows", "hf_stream", "mixture"])
+@pytest.mark.parametrize(
+    "name",
+    ["python_source", "text", "tokens", "digits", "hf", "hf_rows", "hf_stream", "mixture", "chat", "instruction"],
+)
 def test_yaml_builds_its_source_with_the_classs_own_defaults(name: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text " * 100_000)
     (tmp_path / "a.bin").write_bytes(bytes(100_000))
     node = yaml.safe_load((Path(gradwire.conf.__file__).parent / "data" / f"{name}.yaml").read_text())
     assert node.pop("workers") == 0
     missing = {"paths": str(tmp_path / "a.txt"), "path": str(tmp_path / "a.bin") if name == "tokens" else "text"}
-    needed = [key for key, value in node.items() if value == "???"]
+    needed = [key for key, value in node.items() if value == "???"] + ["paths"] * (name in ("chat", "instruction"))
     if name == "tokens":
         node["dtype"] = "uint8"
     if name == "mixture":
