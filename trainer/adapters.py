@@ -157,7 +157,7 @@ def _linear_layers(model: nn.Module) -> Iterator[str]:
 
 def _heads(model: nn.Module) -> list[nn.Module]:
     """The projections onto the vocabulary: tied with the embedding, or as large."""
-    inner = getattr(model, "model", None)
+    inner: Any = getattr(model, "model", None)
     found = inner.get_output_embeddings() if hasattr(inner, "get_output_embeddings") else getattr(model, "output", None)
     return [found] if isinstance(found, nn.Module) else []
 

@@ -85,7 +85,7 @@ class HuggingFaceTokenizer:
                 f"tokenizer={BYTES}"
             ) from error
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(name)
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(name)
         except Exception as error:  # what the hub's client raises is not a closed set
             reason = str(error).strip().partition("\n")[0]
             raise DataError(
