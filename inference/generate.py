@@ -1,66 +1,122 @@
-"""Generation from any function of token ids to logits.
+"""Generation: continuing prompts token by token.
 
-Shapes: B sequences, T tokens so far, N new ones, V vocabulary.
+Shapes: B sequences, T tokens, V vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-import torch
 from torch import Tensor
 
+from gradwire.inference.caches import Caching
+from gradwire.inference.completion import Completion, Token, completion
 from gradwire.inference.errors import InferenceError
-from gradwire.inference.sampling import Sampling
+from gradwire.inference.run import Lockstep, Model, Run
+from gradwire.inference.sampling import Sampling, seeds_of
+from gradwire.inference.steps import Prompts
+from gradwire.inference.stopping import Stop
 
 
-@torch.no_grad()
 def generate(
-    model: Callable[[Tensor], Tensor],
-    prompt_BT: Tensor,
+    model: Model,
+    prompts: Tensor | Prompts,
     max_new_tokens: int,
+    sampling: Sampling | None = None,
     *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int = 0,
-    context: int | None = None,
-    stop: int | None = None,
-) -> Tensor:
-    """Continue each prompt by up to `max_new_tokens` tokens; ids [B, T + N].
+    samples: int = 1,
+    seed: int | Sequence[int] = 0,
+    stop: Stop | None = None,
+    caching: Caching | None = None,
+    lockstep: Lockstep | None = None,
+    agree: Callable[[Tensor], Tensor] | None = None,
+) -> list[Completion]:
+    """Continue each prompt by up to `max_new_tokens` tokens.
 
-    Draws from a generator of its own, so the caller's random numbers stay as they are. Past `context` tokens the model
-    sees the last `context` ones.
+    The model is evaluated (dropout off), its gradients and the caller's random numbers are left alone.
 
     Args:
-        model: Token ids [B, T] to logits [B, T, V].
-        prompt_BT: Token ids, at least one in each row.
+        model: One that takes a cache, or any function of token ids [B, T] to logits [B, T, V].
+        prompts: Token ids [B, T], or a sequence of sequences of unequal lengths.
         max_new_tokens: Most tokens to add.
-        temperature: Divides the logits; 0 takes the likeliest token.
-        top_k: Only the k likeliest tokens can be drawn.
-        top_p: Only the likeliest tokens whose probabilities add up to p can be drawn.
-        seed: Seeds the draws.
-        context: Most tokens that the model can see; None is no limit.
-        stop: Token id that ends a sequence; ended rows are filled up with it, and generation ends when all have.
+        sampling: How tokens are chosen; by the model's own probabilities if not given.
+        samples: Continuations of each prompt; the prompt is computed once.
+        seed: One from which each sequence's is derived, or one for each sequence. What a sequence draws depends on its
+            own seed and positions alone, not on what else is in the batch.
+        stop: What ends a sequence early.
+        caching: Which cache is used, and what happens past its end; contiguous and an error if not given. Of a model
+            that takes none, `length` is the most tokens it can see, and `window` lets it see the last so many.
+        lockstep: For ranks that must call the model equally often.
+        agree: For ranks that compute one model together: given the chosen tokens [B] of each step, gives those of one
+            of the ranks, so that no rounding can part them.
+
+    Returns:
+        One for each sample of each prompt, in order.
 
     Raises:
+        CacheFullError: a sequence would be longer than the cache or the model's context.
         InferenceError: an empty prompt, or a value out of range.
     """
-    if prompt_BT.dim() != 2 or prompt_BT.numel() == 0:
-        raise InferenceError(f"a prompt must be token ids of shape [B, T] with T ≥ 1, found {tuple(prompt_BT.shape)}")
-    if max_new_tokens < 0 or (context is not None and context < 1):
+    stream = stream_tokens(
+        model,
+        prompts,
+        max_new_tokens,
+        sampling,
+        samples=samples,
+        seed=seed,
+        stop=stop,
+        caching=caching,
+        lockstep=lockstep,
+        agree=agree,
+    )
+    count = len(prompts) * samples
+    tokens: list[list[Token]] = [[] for _ in range(count)]
+    for token in stream:
+        tokens[token.sequence].append(token)
+    return [completion(index // samples, each) for index, each in enumerate(tokens)]
+
+
+def stream_tokens(
+    model: Model,
+    prompts: Tensor | Prompts,
+    max_new_tokens: int,
+    sampling: Sampling | None = None,
+    *,
+    samples: int = 1,
+    seed: int | Sequence[int] = 0,
+    stop: Stop | None = None,
+    caching: Caching | None = None,
+    lockstep: Lockstep | None = None,
+    agree: Callable[[Tensor], Tensor] | None = None,
+) -> Iterator[Token]:
+    """As `generate`, each token as soon as it is there. The model stays in evaluation until the iterator is closed."""
+    rows = rows_of(prompts)
+    _check(max_new_tokens, samples)
+    run = Run(
+        rows, samples, max_new_tokens, sampling or Sampling(), seeds_of(seed, len(rows) * samples), stop or Stop()
+    )
+    return run.stream(model, caching or Caching(), lockstep, agree or (lambda ids_B: ids_B))
+
+
+def rows_of(prompts: Tensor | Prompts) -> list[list[int]]:
+    """Prompts as lists of token ids.
+
+    Raises:
+        InferenceError: there is none, or one is empty.
+    """
+    rows: Any = prompts.tolist() if isinstance(prompts, Tensor) else [list(prompt) for prompt in _rows(prompts)]
+    if not rows or not all(isinstance(row, list) and row for row in rows):
+        raise InferenceError("a prompt must be token ids, at least one: [B, T], or a sequence of sequences")
+    return list(rows)
+
+
+def _rows(prompts: Prompts) -> Prompts:
+    if any(isinstance(prompt, int) for prompt in prompts):
+        raise InferenceError("a prompt must be token ids, at least one: [B, T], or a sequence of sequences")
+    return prompts
+
+
+def _check(max_new_tokens: int, samples: int) -> None:
+    if max_new_tokens < 0 or samples < 1:
         raise InferenceError(
-            f"max_new_tokens must be 0 or more and context at least 1, found {max_new_tokens} and {context}"
+            f"max_new_tokens must be 0 or more and samples at least 1, found {max_new_tokens} and {samples}"
         )
-    sampling = Sampling(temperature, top_k, top_p)
-    generator = torch.Generator(prompt_BT.device).manual_seed(seed)
-    ids_BT = prompt_BT
-    ended_B = torch.zeros(len(prompt_BT), dtype=torch.bool, device=prompt_BT.device)
-    for _ in range(max_new_tokens):
-        seen_BT = ids_BT if context is None else ids_BT[:, -context:]
-        next_B = sampling.choose(model(seen_BT)[:, -1], generator)
-        if stop is not None:
-            next_B = next_B.masked_fill(ended_B, stop)
-            ended_B |= next_B == stop
-        ids_BT = torch.cat([ids_BT, next_B.unsqueeze(1)], 1)
-        if stop is not None and bool(ended_B.all()):
-            break
-    return ids_BT

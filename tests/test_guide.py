@@ -19,6 +19,7 @@ BEFORE = {  # what the Python of a guide takes for granted
     "checkpoints": "",
     "strategies": "",
     "diloco": "",
+    "inference": "",
     "communication": "from torch import nn\nmodel = nn.Linear(2, 2)",
 }
 
@@ -48,7 +49,7 @@ def test_the_commands_are_accepted(command: str) -> None:
         apart = {"diloco", "local_sgd"} & set(command.replace("=", " ").split())
         machine = Machine(gpus=0, processes=2, world_size=4 if apart else 2)
         validate(compose([*rest, "launch.processes=2"]), lambda config, allow: contradictions(config, allow, machine))
-    elif verb == "resume":
+    elif verb in ("resume", "generate"):
         typer.main.get_command(app).commands[verb].make_context(verb, rest)
     else:
         group, name, *arguments = verb, *rest

@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_readme_names_the_commands_that_users_need() -> None:
     verbs = {command.split()[1] for command in commands()}
-    assert verbs == {"train", "resume", "evaluate", "config", "tokenize", "plan", "batch-size", "bench"}
+    assert verbs == {"train", "resume", "evaluate", "config", "tokenize", "plan", "batch-size", "bench", "generate"}
 
 
 @pytest.mark.slow
@@ -68,7 +68,7 @@ def test_every_command_runs_as_written(command: str, folder: Path) -> None:
         rest += ["--rounds", "2"]
     if verb == "resume":
         rest = [each.replace("1200 updates", "9 updates") for each in rest]
-    if verb in ("config", "plan", "tokenize"):  # these start no process
+    if verb in ("config", "plan", "tokenize", "generate"):  # these start no process
         done = gradwire(verb, *rest, cwd=folder)
         assert done.returncode == 0, done.stderr
         output = done.stdout
@@ -83,6 +83,7 @@ def test_every_command_runs_as_written(command: str, folder: Path) -> None:
         "plan": "updates",
         "batch-size": "batch.micro=",
         "bench": "two_shot",
+        "generate": "def ",
     }
     assert expected[verb] in output
 

@@ -21,7 +21,8 @@ from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.config import instantiate
 from gradwire.trainer.config.hosts_apart import trains_apart
 from gradwire.trainer.data import length_of, training_set, validation_set
-from gradwire.trainer.evaluation import EvaluationInterrupted, TextSamples
+from gradwire.trainer.errors import StateMismatchError
+from gradwire.trainer.evaluation import EvaluationInterrupted
 from gradwire.trainer.initial_weights import load_initial_weights
 from gradwire.trainer.launch.context import WorkerContext
 from gradwire.trainer.launch.exit_codes import ExitCode
@@ -37,6 +38,7 @@ from gradwire.trainer.settings import Run, Settings
 from gradwire.trainer.strategies import Strategy
 from gradwire.trainer.sync_batchnorm import synchronize_batch_norms
 from gradwire.trainer.trainer import Trainer
+from gradwire.trainer.writing import Scoring, TextSamples, Writing
 
 log = logging.getLogger("gradwire")
 Node = Mapping[str, Any]
@@ -202,21 +204,41 @@ def settings_of(config: Node) -> Settings:
     )
 
 
-def text_samples(config: Node, data: Any, model: nn.Module) -> TextSamples | None:
-    """Text sampling, where the data can turn text into tokens and back."""
-    evaluation = config["evaluation"]
-    if evaluation["samples"] < 1 or not hasattr(data, "encode"):
+def writing_of(config: Node, data: Any, model: nn.Module) -> Writing | None:
+    """How the model writes text, where the data can turn text into tokens and back."""
+    if not hasattr(data, "encode"):
         return None
-    return TextSamples(
+    evaluation = config["evaluation"]
+    return Writing(
         encode=data.encode,
         decode=data.decode,
-        prompt=evaluation["prompt"],
-        count=evaluation["samples"],
-        length=evaluation["sample_length"],
         context=getattr(model, "context", data.context),
-        temperature=evaluation["temperature"],
         seed=config["run"]["seed"],
+        length=evaluation["sample_length"],
+        temperature=evaluation["temperature"],
     )
+
+
+def text_samples(config: Node, writing: Writing | None) -> TextSamples | None:
+    """Text sampling, where the data has text."""
+    evaluation = config["evaluation"]
+    if evaluation["samples"] < 1 or writing is None:
+        return None
+    return TextSamples(writing, evaluation["prompt"], evaluation["samples"])
+
+
+def scoring_of(config: Node, writing: Writing | None, allow: tuple[str, ...]) -> Scoring | None:
+    """Judgment of what the model writes.
+
+    Raises:
+        StateMismatchError: there is a scorer, but the data has no text.
+    """
+    node = config["evaluation"]["scorer"]
+    if node is None:
+        return None
+    if writing is None:
+        raise StateMismatchError("evaluation.scorer needs data that turns text into tokens and back")
+    return Scoring(writing, component(node, allow))
 
 
 def build_trainer(config: Node, context: WorkerContext) -> tuple[Trainer, Checkpointer]:
@@ -231,6 +253,7 @@ def build_trainer(config: Node, context: WorkerContext) -> tuple[Trainer, Checkp
     if getattr(data, "packed", False):
         check_keeps_apart(model)
     checkpointer = build_checkpointer(config, context)
+    writing = writing_of(config, data, model)
     trainer = Trainer(
         model,
         data,
@@ -242,7 +265,9 @@ def build_trainer(config: Node, context: WorkerContext) -> tuple[Trainer, Checkp
         checkpointer=checkpointer,
         loggers=build_loggers(config, allow) if context.rank == 0 else (),
         callbacks=build_callbacks(config, context),
-        samples=text_samples(config, data, model),
+        writing=writing,
+        samples=text_samples(config, writing),
+        scoring=scoring_of(config, writing, allow),
         run=Run(config["run"]["name"], context.run_dir, config),
         stop_requested=lambda: context.stop.requested,
         beat=context.watchdog.beat,

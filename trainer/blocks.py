@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
@@ -69,3 +70,13 @@ def compile_blocks(model: nn.Module) -> None:
     dynamo.recompile_limit = max(dynamo.recompile_limit, _GRAPHS * len(kinds))
     for block in blocks:
         block.compile()
+
+
+@contextmanager
+def eagerly(model: nn.Module) -> Iterator[None]:
+    """Within the block nothing is compiled: the shapes of generation change with every token."""
+    if any(module._compiled_call_impl is not None for module in model.modules()):
+        with torch.compiler.set_stance("force_eager"):
+            yield
+    else:
+        yield

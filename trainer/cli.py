@@ -14,6 +14,7 @@ from gradwire.trainer.arguments import Again, ConfigDir, JsonFile, Links, Overri
 from gradwire.trainer.bench.command import bench
 from gradwire.trainer.checkpoint_command import checkpoint
 from gradwire.trainer.data_command import data
+from gradwire.trainer.generate_command import generate
 from gradwire.trainer.launch.streams import make_usable
 from gradwire.trainer.manifest_command import manifest
 from gradwire.trainer.resume_command import ResumeCommand
@@ -70,7 +71,7 @@ def config(overrides: Overrides = None, config_dir: ConfigDir = None) -> None:
     with friendly():
         from gradwire.trainer.config import compose, describe
 
-        typer.echo(describe(_checked(compose(overrides or [], config_dir))), nl=False)
+        typer.echo(describe(checked(compose(overrides or [], config_dir))), nl=False)
 
 
 @app.command()
@@ -92,7 +93,7 @@ def plan(
         from gradwire.trainer.config import compose
 
         check_files(json_file, png_file)
-        valid = _checked(compose(overrides or [], config_dir))
+        valid = checked(compose(overrides or [], config_dir))
         planned = plan_table.planned(valid.config, valid.allow_targets)
         totals = plan_table.totals(valid.config, planned)
         constants = plan_table.compared(valid.config, planned)
@@ -147,6 +148,7 @@ def tokenize(
         write(source, destination, tokenizer)
 
 
+app.command()(generate)
 app.command()(manifest)
 
 
@@ -168,7 +170,7 @@ def new_job(overrides: list[str], config_dir: Path | None) -> "Job":
     from gradwire.trainer.config import compose
     from gradwire.trainer.launch.job import Job
 
-    valid = _checked(compose(overrides, config_dir))
+    valid = checked(compose(overrides, config_dir))
     return Job(valid.config, allow=valid.allow_targets, overrides=tuple(overrides))
 
 
@@ -180,7 +182,7 @@ def _stored_job(mode: str, run: str, overrides: list[str], config_dir: Path | No
 
     reference = RunReference.parse(run)
     rules = contradictions_of_evaluation if mode == "evaluate" else contradictions
-    valid = _checked(load_resolved(reference.directory / CONFIG, overrides, config_dir), rules)
+    valid = checked(load_resolved(reference.directory / CONFIG, overrides, config_dir), rules)
     return Job(
         valid.config,
         mode=mode,
@@ -191,7 +193,7 @@ def _stored_job(mode: str, run: str, overrides: list[str], config_dir: Path | No
     )
 
 
-def _checked(composed: "Composed", contradictions: "Contradictions | None" = None) -> "Valid":
+def checked(composed: "Composed", contradictions: "Contradictions | None" = None) -> "Valid":
     """The configuration if it can be used, after what the user should know was said.
 
     Raises:

@@ -8,62 +8,22 @@ which they finish can change a digit.
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradwire.inference import generate
 from gradwire.trainer.data import SampleStream
 from gradwire.trainer.errors import LossError
 from gradwire.trainer.losses import Loss, move
 from gradwire.trainer.precision import Precision
-from gradwire.trainer.randomness import derive_seed
 from gradwire.trainer.strategies import Strategy
+from gradwire.trainer.writing import Scoring, TextSamples
 
 
 class EvaluationInterrupted(Exception):  # noqa: N818 - no error: a signal asked the run to stop
     """The run was asked to stop while it evaluated; nothing was measured."""
-
-
-@dataclass(frozen=True)
-class TextSamples:
-    """How to sample text during evaluation.
-
-    Args:
-        encode: Text to token ids.
-        decode: Token ids to text.
-        prompt: Text to continue.
-        count: Samples a time.
-        length: New tokens in each.
-        context: Most tokens that the model can see.
-        temperature: Sampling temperature; 0 takes the likeliest token.
-        seed: The run's seed.
-    """
-
-    encode: Callable[[str], Any]
-    decode: Callable[[Any], str]
-    prompt: str
-    count: int
-    length: int
-    context: int
-    temperature: float
-    seed: int
-
-    def draw(self, model: nn.Module, device: torch.device, update: int) -> list[str]:
-        """Continue the prompt `count` times with the model as it is."""
-        prompt_T = torch.as_tensor(self.encode(self.prompt), dtype=torch.int64, device=device)
-        ids_BT = generate(
-            model,
-            prompt_T.expand(self.count, -1),
-            self.length,
-            temperature=self.temperature,
-            seed=derive_seed(self.seed, "sample", update),
-            context=self.context,
-        )
-        return [self.decode(ids_T.tolist()) for ids_T in ids_BT.cpu()]
 
 
 class Evaluator:
@@ -78,6 +38,7 @@ class Evaluator:
         batch: Samples in a batch.
         limit: Use only so many samples; None uses all.
         samples: Text to sample with each evaluation.
+        scoring: What the model writes, judged with each evaluation.
         stop_requested: Polled at each batch on every rank; the ranks agree.
         beat: Told of each batch.
     """
@@ -93,6 +54,7 @@ class Evaluator:
         batch: int = 32,
         limit: int | None = None,
         samples: TextSamples | None = None,
+        scoring: Scoring | None = None,
         stop_requested: Callable[[], bool] = lambda: False,
         beat: Callable[[str, int], None] = lambda phase, update: None,
     ) -> None:
@@ -102,6 +64,7 @@ class Evaluator:
         self._strategy = strategy
         self._precision = precision
         self._samples = samples
+        self._scoring = scoring
         self._stop_requested = stop_requested
         self._beat = beat
         count = validation.size if limit is None else min(limit, validation.size)
@@ -109,7 +72,8 @@ class Evaluator:
 
     @torch.no_grad()
     def run(self, update: int) -> dict[str, float | str]:
-        """The averages by name (`eval/loss`, …), the same on every rank, and `eval/sample` where text is sampled.
+        """The averages by name (`eval/loss`, …), the same on every rank; `eval/score` where what the model writes is
+        judged, and `eval/sample` where text is sampled.
 
         Raises:
             EvaluationInterrupted: a rank was asked to stop.
@@ -119,8 +83,12 @@ class Evaluator:
         self._model.eval()
         try:
             record: dict[str, float | str] = {f"eval/{name}": value for name, value in self._measure(update).items()}
+            if self._scoring is not None:
+                self._beat("scoring", update)
+                record |= self._scoring.measure(self._model, self._strategy, update)
             if self._samples is not None and self._samples.count > 0:
-                texts = self._samples.draw(self._model, self._strategy.device, update)
+                self._beat("sampling", update)
+                texts = self._samples.draw(self._model, self._strategy, update)
                 record["eval/sample"] = "\n\n".join(texts)
             return record
         finally:

@@ -18,7 +18,7 @@ from gradwire.trainer.data.feed import few_shapes, fewest_passes
 from gradwire.trainer.decisions import ALL_REDUCE, CODEC, NOISE_SCALE, RECOVERED, Decision, DecisionLog
 from gradwire.trainer.ema import MovingAverage
 from gradwire.trainer.errors import OverlapError, StrategyError
-from gradwire.trainer.evaluation import EvaluationInterrupted, Evaluator, TextSamples
+from gradwire.trainer.evaluation import EvaluationInterrupted, Evaluator
 from gradwire.trainer.keeping import Keeping, Reason
 from gradwire.trainer.loggers.base import Logger, RunInfo
 from gradwire.trainer.losses import Loss, loss_for
@@ -32,6 +32,7 @@ from gradwire.trainer.state import capture, put_back, put_back_model
 from gradwire.trainer.strategies import Single, Strategy
 from gradwire.trainer.triggers import Every, WallClock
 from gradwire.trainer.update import Outcome, Updater
+from gradwire.trainer.writing import Scoring, TextSamples, Writing
 
 log = logging.getLogger("gradwire")
 
@@ -70,7 +71,9 @@ class Trainer:
         checkpointer: Checkpointer | None = None,
         loggers: Iterable[Logger] = (),
         callbacks: Mapping[str, Callback] | None = None,
+        writing: Writing | None = None,
         samples: TextSamples | None = None,
+        scoring: Scoring | None = None,
         run: Run = Run(),
         stop_requested: Callable[[], bool] = lambda: False,
         beat: Callable[[str, int], None] = lambda phase, update: None,
@@ -90,12 +93,13 @@ class Trainer:
         self.callbacks = dict(callbacks or {})
         self.decisions = DecisionLog()
         self._loggers = tuple(loggers) if self.strategy.rank == 0 else ()
-        self._run = run
+        self.run = run
+        self.writing = writing
         self._checkpointer = checkpointer
         self._beat = beat
         self.keeping = None if checkpointer is None else Keeping(self, checkpointer)
         self.updater = self._build_updater(stop_requested)
-        self._evaluator = self._build_evaluator(data, samples, stop_requested)
+        self._evaluator = self._build_evaluator(data, samples, scoring, stop_requested)
         self._end_clock = WallClock(settings.max_time)
         self._evaluate_every = Every(settings.evaluate_every, plan)
         self._check_every = Every(settings.check_replicas_every, plan)
@@ -155,7 +159,11 @@ class Trainer:
         )
 
     def _build_evaluator(
-        self, data: Any, samples: TextSamples | None, stop_requested: Callable[[], bool]
+        self,
+        data: Any,
+        samples: TextSamples | None,
+        scoring: Scoring | None,
+        stop_requested: Callable[[], bool],
     ) -> Evaluator | None:
         validation = validation_set(data)
         if validation is None:
@@ -169,6 +177,7 @@ class Trainer:
             batch=self.settings.evaluation_batch,
             limit=self.settings.evaluation_limit,
             samples=samples,
+            scoring=scoring,
             stop_requested=stop_requested,
             beat=self._beat,
         )
@@ -464,9 +473,9 @@ class Trainer:
         if kept is not None and self.pending is not None:
             kept -= 1  # the record of this update is written again, once its evaluation is complete
         info = RunInfo(
-            run_dir=self._run.directory,
-            name=self._run.name,
-            config=self._run.config,
+            run_dir=self.run.directory,
+            name=self.run.name,
+            config=self.run.config,
             resumed_update=kept,
             total_updates=self._total_updates(),
             tokens_per_sample=self.context,

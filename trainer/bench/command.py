@@ -45,6 +45,16 @@ def _bytes(size: str) -> int:
     return int(match[1]) * _BYTES[match[2]]
 
 
+def _parse_counts(text: str) -> str:
+    if not all(each.isdecimal() and int(each) > 0 for each in text.split(",")):
+        raise typer.BadParameter(f"{text!r} is no list of counts; expected whole numbers of at least 1, such as 1,8")
+    return text
+
+
+def _counts(text: str) -> list[int]:
+    return [int(each) for each in text.split(",")]
+
+
 def parse_rate(text: str) -> float:
     """Bytes a second, from bits a second as tc writes them: "200mbit", "1gbit"."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", text.lower())
@@ -160,6 +170,40 @@ def checkpoint(
         "updates": updates,
     }
     _start("checkpoint", [f"launch.processes={ranks}", *(overrides or [])], arguments, json_file, plot)
+
+
+@bench.command()
+def inference(
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[OVERRIDES]", help="Of the model and launch groups, such as model=decoder_1m."),
+    ] = None,
+    batches: Annotated[str, typer.Option(parser=_parse_counts, metavar="COUNTS", help="Sequences at a time.")] = "1,8",
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens of each prompt.")] = 32,
+    new: Annotated[int, typer.Option("--tokens", min=2, help="New tokens of each.")] = 256,
+    lengths: Annotated[
+        str, typer.Option(parser=_parse_counts, metavar="COUNTS", help="Tokens at which growth is measured.")
+    ] = "64,128,256,512",
+    requests: Annotated[int, typer.Option(min=2, help="Requests of the mixed workload.")] = 64,
+    rows: Annotated[int, typer.Option(min=1, help="Of them, served at a time.")] = 16,
+    rounds: Annotated[int, typer.Option(min=2, help="Turns of each contender.")] = 9,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers to this file too.")
+    ] = None,
+) -> None:
+    """Time generation with and without caches beside transformers' own, on the same weights, and check every token."""
+    arguments = {
+        "batches": _counts(batches),
+        "prompt": prompt,
+        "new": new,
+        "lengths": _counts(lengths),
+        "requests": requests,
+        "rows": rows,
+        "rounds": rounds,
+    }
+    context = max(prompt + new, *_counts(lengths))
+    own = ["model=decoder_10m", f"model.context={context}", "launch.processes=1"]
+    _start("inference", [*own, *(overrides or [])], arguments, json_file, None)
 
 
 def _start(

@@ -214,6 +214,7 @@ class EvaluationSection:
         sample_length: New tokens in each text sample.
         prompt: Text that the samples continue.
         temperature: Sampling temperature; 0 takes the likeliest token.
+        scorer: Judges what the model writes: a component with `prompts` and `score(prompt, text)`; see eval/score.
     """
 
     every: Annotated[Duration, Measured("progress")] | None = None
@@ -223,6 +224,7 @@ class EvaluationSection:
     sample_length: Annotated[int, Range(ge=1)] = 200
     prompt: str = "\n"
     temperature: Annotated[float, Range(ge=0)] = 0.8
+    scorer: Annotated[Node, Builds()] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

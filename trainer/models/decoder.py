@@ -4,15 +4,20 @@ Shapes: B batch, T tokens, D width, H query heads, K key/value heads, G query he
 head width, F feed-forward width, N parts of it, V vocabulary.
 """
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from gradwire.inference import Cache, Layout, Rotation, rotate
 from gradwire.trainer.config.range import Range
 from gradwire.trainer.models.errors import ModelError
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # of queries, keys and values, in a cache
 
 
 class Decoder(nn.Module):
@@ -71,6 +76,7 @@ class Decoder(nn.Module):
         self.norm = nn.RMSNorm(width, eps=1e-6)
         self.output = nn.Linear(width, vocabulary, bias=False)
         self.tied = tied
+        self.shares = 1  # ranks that share each block's heads
         self._rotation: Tensor | None = None  # derived from the sizes: neither saved nor broadcast
         self.reset_parameters()
 
@@ -85,17 +91,22 @@ class Decoder(nn.Module):
             else:
                 nn.init.normal_(parameter, std=residual if name.endswith(("attend.weight", "down.weight")) else 0.02)
 
-    def forward(self, ids_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
+    def forward(self, ids_BT: Tensor, positions_BT: Tensor | None = None, cache: Cache | None = None) -> Tensor:
         """Logits [B, T, V] of the next token at each position of `ids_BT` [B, T].
 
         Args:
             ids_BT: The tokens.
             positions_BT: Where rows hold several documents, each token's position in its own: 0 begins another, and no
                 token sees beyond its document. Without, a row is one document.
+            cache: Keys and values of the tokens before, which says their positions; only the last one's logits
+                [B, 1, V] are made then.
 
         Raises:
             ModelError: more tokens than the context.
+            CacheFullError: more tokens than the cache holds.
         """
+        if cache is not None:
+            return self._continue(ids_BT, cache)
         tokens = ids_BT.shape[1]
         if tokens > self.context:
             raise ModelError(f"{tokens} tokens were given where the model's context is {self.context}")
@@ -108,6 +119,33 @@ class Decoder(nn.Module):
         logits_BTV: Tensor = self.output(self.norm(x_BTD))
         return logits_BTV
 
+    def _continue(self, ids_BT: Tensor, cache: Cache) -> Tensor:
+        cache.begin(ids_BT.shape[1])
+        x_BTD = self.embedding(ids_BT)
+        for layer, block in enumerate(self.blocks):
+            x_BTD = block(x_BTD, None, attend=functools.partial(cache.attend, layer))
+        logits_B1V: Tensor = self.output(self.norm(x_BTD[:, -1:]))
+        return logits_B1V
+
+    def kv_layout(self) -> Layout:
+        """What it keeps of each token for generation."""
+        block, weight = self.blocks[0], self.embedding.weight
+        assert isinstance(block, Block), "a decoder has no others"
+        return Layout(
+            layers=len(self.blocks),
+            kv_heads=block.kv_heads // self.shares,
+            head_width=self.head_width,
+            dtype=weight.dtype,
+            device=weight.device,
+            context=self.context,
+            rotation=Rotation(self._frequencies(weight.device), self._rotation_on(weight.device)),
+        )
+
+    def _frequencies(self, device: torch.device) -> Tensor:
+        """Radians by which each pair of a head turns from one position to the next [E/2]."""
+        exponents_E = torch.arange(0, self.head_width, 2, device=device) / self.head_width
+        return self.rope_base**-exponents_E
+
     def _rotation_on(self, device: torch.device) -> Tensor:
         """Cosines and sines [2, context, E/2], made once on the device that computes."""
         if self._rotation is None or self._rotation.device != device:
@@ -116,8 +154,7 @@ class Decoder(nn.Module):
 
     @torch.inference_mode(False)  # made while sampling, it must serve training as well
     def _make_rotation(self, device: torch.device) -> Tensor:
-        exponents_E = torch.arange(0, self.head_width, 2, device=device) / self.head_width
-        angles_TE = torch.outer(torch.arange(self.context, device=device), self.rope_base**-exponents_E)
+        angles_TE = torch.outer(torch.arange(self.context, device=device), self._frequencies(device))
         return torch.stack([angles_TE.cos(), angles_TE.sin()])
 
     @property
@@ -151,26 +188,42 @@ class Block(nn.Module):
         self.down = nn.Linear(feed_forward, width, bias=False)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x_BTD: Tensor, rotation: Tensor, mask_B1TT: Tensor | None = None) -> Tensor:
-        x_BTD = x_BTD + self.dropout(self._attention(self.attention_norm(x_BTD), rotation, mask_B1TT))
+    def forward(
+        self,
+        x_BTD: Tensor,
+        rotation: Tensor | None,
+        mask_B1TT: Tensor | None = None,
+        attend: Attend | None = None,
+    ) -> Tensor:
+        x_BTD = x_BTD + self.dropout(self._attention(self.attention_norm(x_BTD), rotation, mask_B1TT, attend))
         both_BTN2F = self.gate_up(self.feed_forward_norm(x_BTD)).unflatten(-1, (-1, 2, self.part_width))
         gate_BTNF, up_BTNF = both_BTN2F.unbind(-2)
         out_BTD: Tensor = x_BTD + self.dropout(self.down((functional.silu(gate_BTNF) * up_BTNF).flatten(-2)))
         return out_BTD
 
-    def _attention(self, x_BTD: Tensor, rotation: Tensor, mask_B1TT: Tensor | None = None) -> Tensor:
+    def _attention(
+        self,
+        x_BTD: Tensor,
+        rotation: Tensor | None,
+        mask_B1TT: Tensor | None = None,
+        attend: Attend | None = None,
+    ) -> Tensor:
         batch, tokens, _ = x_BTD.shape
         group = self.heads // self.kv_heads
         qkv_BKGTE = self.grouped_qkv(x_BTD).view(batch, tokens, -1, group + 2, self.head_width).permute(0, 2, 3, 1, 4)
         q_BKGTE, k_BK1TE, v_BKTE = qkv_BKGTE[:, :, :group], qkv_BKGTE[:, :, group : group + 1], qkv_BKGTE[:, :, -1]
-        mixed_BHTE = functional.scaled_dot_product_attention(
-            rotate(q_BKGTE, rotation).flatten(1, 2),
-            rotate(k_BK1TE, rotation).flatten(1, 2),
-            v_BKTE,
-            mask_B1TT,
-            is_causal=mask_B1TT is None,
-            enable_gqa=self.heads != self.kv_heads,
-        )
+        if rotation is None:
+            assert attend is not None, "a cache alone knows positions by itself"
+            mixed_BHTE = attend(q_BKGTE, k_BK1TE[:, :, 0], v_BKTE).flatten(1, 2)
+        else:
+            mixed_BHTE = functional.scaled_dot_product_attention(
+                rotate(q_BKGTE, rotation).flatten(1, 2),
+                rotate(k_BK1TE, rotation).flatten(1, 2),
+                v_BKTE,
+                mask_B1TT,
+                is_causal=mask_B1TT is None,
+                enable_gqa=self.heads != self.kv_heads,
+            )
         mixed_BTD: Tensor = self.attend(mixed_BHTE.transpose(1, 2).reshape(batch, tokens, -1))
         return mixed_BTD
 
@@ -179,16 +232,6 @@ def within_documents(positions_BT: Tensor) -> Tensor:
     """Which tokens [B, 1, T, T] each token sees where rows hold several documents: those before it in its own."""
     document_BT = (positions_BT == 0).cumsum(1)
     return (document_BT[:, None, :, None] == document_BT[:, None, None, :]).tril()
-
-
-def rotate(x_TE: Tensor, rotation_2TE: Tensor) -> Tensor:
-    """Turn pairs (first half, second half) of each head [..., T, E] by the angle of their position.
-
-    The rotation is [2, T, E/2], or [2, B, 1, 1, T, E/2] where each sample has positions of its own.
-    """
-    cos_TE, sin_TE = rotation_2TE.to(x_TE.dtype)
-    first, second = x_TE.chunk(2, -1)
-    return torch.cat([first * cos_TE - second * sin_TE, first * sin_TE + second * cos_TE], -1)
 
 
 def _check(width: int, heads: int, kv_heads: int, dropout: float) -> None:

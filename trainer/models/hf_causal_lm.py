@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gradwire.inference import Cache, Layout
+from gradwire.inference.transformers_models import check_suited, layout_of
 from gradwire.trainer.models.errors import ModelError
 
 
@@ -39,16 +41,33 @@ class HFCausalLM(nn.Module):
         self.vocabulary: int = settings.vocab_size
         self.context: int = getattr(settings, "max_position_embeddings", 0) or 2**31
 
-    def forward(self, ids_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
-        """Logits [B, T, V] of token ids [B, T].
+    def forward(self, ids_BT: Tensor, positions_BT: Tensor | None = None, cache: Cache | None = None) -> Tensor:
+        """Logits [B, T, V] of token ids [B, T]; with a cache, which holds those before, the last one's alone [B, 1, V].
 
         Args:
             ids_BT: The tokens.
             positions_BT: Where rows hold several documents, each token's position in its own; transformers keeps them
                 apart by that. Without, a row is one document.
+            cache: Keys and values of the tokens before, which says their positions.
+
+        Raises:
+            CacheFullError: more tokens than the cache holds.
         """
+        if cache is not None:
+            from gradwire.inference.transformers_cache import continue_from  # imports transformers
+
+            return continue_from(self.model, ids_BT, cache)
         logits_BTV: Tensor = self.model(input_ids=ids_BT, position_ids=positions_BT).logits
         return logits_BTV
+
+    def kv_layout(self) -> Layout:
+        """What it keeps of each token for generation.
+
+        Raises:
+            UnsuitedModelError: not all of its layers attend to all earlier tokens.
+        """
+        check_suited(self.model)
+        return layout_of(self.model)
 
 
 def _transformers() -> Any:

@@ -27,6 +27,7 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
                 f"{block.parts} parts of its feed-forward width (the greatest common divisor of both)"
             )
         parallelize_module(block, mesh, _plan_of_block())
+    model.shares = mesh.size()
     if not model.tied:
         whole = {
             "embedding": RowwiseParallel(input_layouts=Replicate()),

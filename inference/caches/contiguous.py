@@ -1,0 +1,96 @@
+"""One stretch of memory for each sequence.
+
+Shapes: B sequences, K key/value heads, T new tokens, S cached ones, E head width.
+"""
+
+import torch
+from torch import Tensor
+
+from gradwire.inference.caches.cache import Cache, check_padding, check_rows, check_untouched, repeated
+from gradwire.inference.caches.storage import MakeStorage, Plain
+from gradwire.inference.errors import CacheFullError
+from gradwire.inference.model import Layout
+
+
+class Contiguous(Cache):
+    """Room for `length` tokens of each sequence, filled from the front; only what is filled is read.
+
+    Args:
+        layout: What the model keeps of each token.
+        rows: Most sequences.
+        length: Most tokens of each, padding included.
+        storage: How keys and values lie in memory.
+    """
+
+    def __init__(self, layout: Layout, rows: int, length: int, storage: MakeStorage = Plain) -> None:
+        super().__init__(layout, rows)
+        shape = (rows, layout.kv_heads, length, layout.head_width)
+        self.length = length
+        self.most_rows = rows
+        self._keys = [storage(shape, layout.dtype, layout.device) for _ in range(layout.layers)]
+        self._values = [storage(shape, layout.dtype, layout.device) for _ in range(layout.layers)]
+        self._padding_B: Tensor | None = None
+        self._start = self._end = 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(each.nbytes for each in (*self._keys, *self._values))
+
+    @property
+    def positions(self) -> Tensor:
+        positions_1T = torch.arange(self._start, self._end, device=self.layout.device).unsqueeze(0)
+        return positions_1T if self._padding_B is None else (positions_1T - self._padding_B[:, None]).clamp_min(0)
+
+    def reset(self, rows: int) -> None:
+        check_rows(rows, self.most_rows)
+        self.rows = rows
+        self._padding_B = None
+        self._start = self._end = 0
+
+    def pad(self, padding_B: Tensor) -> None:
+        check_untouched(self._end)
+        check_padding(padding_B, self.rows)
+        self._padding_B = padding_B.to(self.layout.device) if bool(padding_B.any()) else None
+
+    def repeat(self, times: int) -> None:
+        check_rows(self.rows * times, self.most_rows)
+        source_B = repeated(self.rows, times, self.layout.device)
+        for each in (*self._keys, *self._values):
+            each.copy((slice(0, len(source_B)), slice(None), slice(0, self._end)), self._filled(source_B))
+        self._padding_B = None if self._padding_B is None else self._padding_B[source_B]
+        self.rows *= times
+
+    def begin(self, tokens: int) -> None:
+        end = self._end + tokens
+        if end > self.length:
+            raise CacheFullError(f"{end} tokens, where the cache was allocated for {self.length} of each sequence")
+        self._check_context(end - (0 if self._padding_B is None else int(self._padding_B.min())))
+        self._start, self._end = self._end, end
+        self._mask_BTS = self._mask()
+        self._causal = tokens > 1 and self._mask_BTS is None
+        rotation = self.layout.rotation
+        if rotation is not None:
+            self._turn_to(
+                rotation.span(self._start, tokens) if self._padding_B is None else rotation.known(self.positions)
+            )
+
+    def _mask(self) -> Tensor | None:
+        """None where a token sees all that is cached, or the first tokens see those before them."""
+        if self._padding_B is None and (self._start == 0 or self._end - self._start == 1):
+            return None
+        slots_S = torch.arange(self._end, device=self.layout.device)
+        queries_T1 = slots_S[self._start :, None]
+        mask_BTS = (slots_S <= queries_T1).unsqueeze(0)
+        if self._padding_B is None:
+            return mask_BTS
+        # Padding sees itself: a query that sees nothing would be NaN.
+        return mask_BTS & (slots_S >= self._padding_B[:, None, None]) | (slots_S == queries_T1)
+
+    def update(self, layer: int, k_BKTE: Tensor, v_BKTE: Tensor) -> tuple[Tensor, Tensor]:
+        new, filled = self._filled(slice(0, self.rows), self._start), self._filled(slice(0, self.rows))
+        self._keys[layer].write(new, k_BKTE)
+        self._values[layer].write(new, v_BKTE)
+        return self._keys[layer].read(filled), self._values[layer].read(filled)
+
+    def _filled(self, rows: slice | Tensor, start: int = 0) -> tuple[slice | Tensor, slice, slice]:
+        return rows, slice(None), slice(start, self._end)

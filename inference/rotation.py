@@ -1,0 +1,49 @@
+"""Rotary positions (Su 2021, 2104.09864).
+
+Shapes: T tokens, E head width.
+"""
+
+import torch
+from torch import Tensor
+
+
+def rotate(x_TE: Tensor, rotation_2TE: Tensor) -> Tensor:
+    """Turn pairs (first half, second half) of each head [..., T, E] by the angle of their position.
+
+    Args:
+        x_TE: Queries or keys.
+        rotation_2TE: Cosines and sines [2, T, E/2], or with axes between that suit those of `x_TE`.
+    """
+    cos_TE, sin_TE = rotation_2TE.to(x_TE.dtype)
+    first, second = x_TE.chunk(2, -1)
+    return torch.cat([first * cos_TE - second * sin_TE, first * sin_TE + second * cos_TE], -1)
+
+
+class Rotation:
+    """The angles of any position: position × frequency.
+
+    Args:
+        frequencies_E: Radians by which each pair turns from one position to the next [E/2].
+        table_2TE: Cosines and sines [2, T, E/2] of the first positions as the model itself computes them, so that
+            cached and uncached keys are the same bits; other positions are computed in double precision, where a stream
+            of any length keeps the distances between its tokens.
+    """
+
+    def __init__(self, frequencies_E: Tensor, table_2TE: Tensor | None = None) -> None:
+        self._frequencies_E = frequencies_E.double()
+        self._table_2TE = table_2TE
+
+    def span(self, start: int, tokens: int) -> Tensor:
+        """Cosines and sines [2, T, E/2] of successive positions."""
+        if self._table_2TE is not None and start + tokens <= self._table_2TE.shape[1]:
+            return self._table_2TE[:, start : start + tokens]
+        return self.at(torch.arange(start, start + tokens, device=self._frequencies_E.device))
+
+    def at(self, positions: Tensor) -> Tensor:
+        """Cosines and sines [2, ..., E/2] of positions [...], which may be negative; single precision."""
+        angles = positions.double().unsqueeze(-1) * self._frequencies_E
+        return torch.stack([angles.cos(), angles.sin()]).float()
+
+    def known(self, positions: Tensor) -> Tensor:
+        """As `at`, for positions that the table has, where there is one."""
+        return self.at(positions) if self._table_2TE is None else self._table_2TE[:, positions]
