@@ -7,10 +7,12 @@ from typing import Any
 from torch import nn
 
 from gradwire.checkpoint import load_weights
-from gradwire.trainer.assemble import component
+from gradwire.trainer.assemble import build_model, component
 from gradwire.trainer.checkpoint_reference import Reference
 from gradwire.trainer.errors import StateMismatchError
 from gradwire.trainer.launch.context import choose_device
+
+_PLAIN = {"compile": False, "activation_checkpointing": False, "sync_batchnorm": False}  # they are for training
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class TextModel:
         if not hasattr(data, "encode"):
             raise StateMismatchError(f"{type(data).__name__} turns no text into tokens: there is nothing to generate")
         device = choose_device(config["launch"]["device"], 0)
-        model: nn.Module = component(config["model"], allow, "init")
+        model = build_model({**config, **_PLAIN}, allow)
         update = None if snapshot.ref is None else snapshot.on_branch().update
         weights, commit = load_weights(snapshot.store.url, update, "average" if config["ema"] else "model")
         try:
