@@ -307,6 +307,14 @@ class Checkpointer:
         """The last tier's newest commit, not verified; None where it is empty. For one rank. Raises as `commits`."""
         return self._log.history().newest
 
+    def writers(self) -> list[str]:
+        """Who took the last tier over, by the names that they gave themselves, the newest last. For one rank.
+
+        Raises:
+            CheckpointError: as `commits`.
+        """
+        return [epoch.writer.identity for epoch in self._log.history().epochs]
+
     def at(self, update: int) -> Commit:
         """The last tier's commit of an update, not verified. For one rank.
 

@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from gradwire.trainer.initial_weights import load_initial_weights
 from gradwire.trainer.launch.context import WorkerContext
 from gradwire.trainer.launch.exit_codes import ExitCode
 from gradwire.trainer.launch.watchdog import PREPARING
+from gradwire.trainer.launched import Launched, check_store_is_ours, writer_of
 from gradwire.trainer.loggers.metrics import MetricsFile, to_line
 from gradwire.trainer.loggers.progress import Progress
 from gradwire.trainer.models.packed import check_keeps_apart
@@ -60,6 +61,7 @@ def run(config: Node, context: WorkerContext) -> int:
         return evaluate(trainer, context)
     if "prove" in context.arguments:
         prove(trainer, checkpointer, context.restore, context.arguments["prove"])
+    check_store_is_ours(checkpointer, context)
     recover(trainer, checkpointer, context.restore)
     context.accept()
     result = trainer.fit()
@@ -289,6 +291,7 @@ def build_checkpointer(config: Node, context: WorkerContext) -> Checkpointer:
         keep_every=settings["keep_every"],
         keep_journal=settings["keep_journal"],
         tiers=settings["tiers"],
+        writer=writer_of(context.launch),
     )
 
 
@@ -297,20 +300,10 @@ def build_loggers(config: Node, allow: tuple[str, ...]) -> list[Any]:
     return [MetricsFile(), Progress(), *(component(node, allow) for node in config["logger"].values())]
 
 
-class _ToldWhenSaved(Callback):
-    """Tells the launcher that there is a snapshot to restart from."""
-
-    def __init__(self, saved: Callable[[], None]) -> None:
-        self._saved = saved
-
-    def on_save(self, trainer: Trainer) -> None:
-        self._saved()
-
-
 def build_callbacks(config: Node, context: WorkerContext) -> dict[str, Callback]:
     """The callbacks that the configuration names, and the launcher's own."""
     named = {name: component(node, context.allow) for name, node in config["callbacks"].items()}
-    return {"gradwire/saved": _ToldWhenSaved(context.saved)} | named
+    return {"gradwire/saved": Launched(context.saved, context.change)} | named
 
 
 def make_deterministic() -> None:

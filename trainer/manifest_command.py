@@ -9,6 +9,7 @@ import typer
 
 from gradwire.trainer.arguments import ConfigDir, Overrides
 from gradwire.trainer.launch.errors import ManifestError
+from gradwire.trainer.launch.hosts import Hosts
 from gradwire.trainer.launch.kubernetes import Kind, Pods, endpoint, objects
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def manifest(
         typed = ["gradwire", "train", "--resume", *([] if config_dir is None else ["--config-dir", str(config_dir)])]
         pods = Pods(
             name=name,
-            hosts=config["launch"]["hosts"],
+            hosts=_hosts(config["launch"]),
             image=image,
             command=[*typed, *given, *fixed, *_told(config["launch"], processes, gpus)],
             port=_PORT,
@@ -123,7 +124,7 @@ def _machine(launch: Mapping[str, Any], gpus: int, cpus: int | None) -> "Machine
     from gradwire.trainer.config.contradictions import Machine
 
     processes = launch["processes"] if launch["processes"] != "auto" else gpus or min(2, cpus or 2)
-    return Machine(gpus, processes, processes * launch["hosts"], endpoint=True)
+    return Machine(gpus, processes, processes * Hosts.of(launch["hosts"]).least, endpoint=True)
 
 
 def _check_kept(config: Mapping[str, Any], mount: str | None) -> None:
@@ -140,9 +141,19 @@ def _check_kept(config: Mapping[str, Any], mount: str | None) -> None:
         )
 
 
+def _hosts(launch: Mapping[str, Any]) -> int:
+    hosts = Hosts.of(launch["hosts"])
+    if hosts.elastic:
+        raise ManifestError(
+            f"launch.hosts={hosts}: a Job has a fixed number of pods, and starts lost ones anew by itself: write "
+            f"launch.hosts={hosts.most}."
+        )
+    return hosts.most
+
+
 def _told(launch: Mapping[str, Any], processes: int, gpus: int) -> list[str]:
     """What a pod cannot find out for itself: it sees its node's cores, and must not do without its GPUs."""
-    meeting = [f"launch.endpoint={launch['endpoint']}"] if launch["hosts"] > 1 else []
+    meeting = [f"launch.endpoint={launch['endpoint']}"] if _hosts(launch) > 1 else []
     counted = [f"launch.processes={processes}"] if launch["processes"] == "auto" else []
     device = ["launch.device=cuda"] if gpus > 0 and launch["device"] == "auto" else []
     return [*meeting, *counted, *device]

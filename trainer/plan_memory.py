@@ -18,6 +18,7 @@ from gradwire.trainer.config.communication import axes_of
 from gradwire.trainer.data import SampleStream, training_set
 from gradwire.trainer.errors import PredictionError
 from gradwire.trainer.host_memory import available
+from gradwire.trainer.launch.hosts import Hosts
 from gradwire.trainer.launch.local import count_processes
 from gradwire.trainer.losses import loss_for
 from gradwire.trainer.precision import autocast_of
@@ -116,7 +117,7 @@ def foretell(config: Mapping[str, Any], largest_batch: int, allow: tuple[str, ..
     """
     launch, micro = config["launch"], config["batch"]["micro"]
     processes = count_processes(launch["processes"], launch["device"])
-    ranks = processes * launch["hosts"]
+    ranks = processes * Hosts.of(launch["hosts"]).least
     share = -(-largest_batch // ranks)
     samples = share if micro == "auto" else min(micro, share)
     whole = measure(config, samples, allow)

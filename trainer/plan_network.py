@@ -14,6 +14,7 @@ from gradwire.trainer.assemble import build_model, codecs_of
 from gradwire.trainer.config.communication import axes_of
 from gradwire.trainer.config.hosts_apart import trains_apart
 from gradwire.trainer.errors import PredictionError
+from gradwire.trainer.launch.hosts import Hosts
 from gradwire.trainer.launch.local import count_processes
 
 TIMES = (1, 10, 100, 1000)
@@ -100,7 +101,7 @@ def foretell(
         raise PredictionError("what strategy=diloco sends from time to time is not foretold: leave --link out")
     comm, launch = config["comm"], config["launch"]
     processes = count_processes(launch["processes"], launch["device"])
-    axes = axes_of(comm, processes, processes * launch["hosts"])
+    axes = axes_of(comm, processes, processes * Hosts.of(launch["hosts"]).least)
     given = dict(_named(link, list(axes)) for link in links)
     codecs = {axis: codec for axis, codec in codecs_of(comm["codecs"], allow).items() if axes.get(axis, 1) > 0}
     priced = {axis: codec for axis, codec in codecs.items() if isinstance(codec, Codec)}

@@ -13,6 +13,7 @@ from gradwire.trainer import named_files
 from gradwire.trainer.assemble import build_plan, component
 from gradwire.trainer.config.construction import argument
 from gradwire.trainer.data.feed import few_shapes, fewest_passes, passes
+from gradwire.trainer.launch.hosts import Hosts
 from gradwire.trainer.launch.local import count_processes
 from gradwire.trainer.plan_outline import Outline, Point, outline
 
@@ -78,7 +79,7 @@ def planned(config: Mapping[str, Any], allow: tuple[str, ...] = ()) -> Outline:
 def totals(config: Mapping[str, Any], planned: Outline) -> Totals:
     """What the run amounts to, on the ranks that the configuration starts."""
     plan, launch, micro = planned.plan, config["launch"], config["batch"]["micro"]
-    world_size = count_processes(launch["processes"], launch["device"]) * launch["hosts"]
+    world_size = count_processes(launch["processes"], launch["device"]) * Hosts.of(launch["hosts"]).least
     cut = few_shapes if config["compile"] else fewest_passes
     return Totals(
         updates=plan.total_updates,

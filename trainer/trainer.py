@@ -119,6 +119,7 @@ class Trainer:
         self._communication = Communication(self.strategy)
         self.pending: dict[str, Any] | None = None  # a record whose evaluation was interrupted
         self._record: dict[str, Any] = {}
+        self._noted: dict[str, float | int] = {}  # what goes with the next line of metrics
         self._restored_update: int | None = None
         self._timed = (0.0, 0)  # seconds and tokens of training since the last record
 
@@ -349,7 +350,9 @@ class Trainer:
             }
             | self.measuring.metrics(step.batch_size)
             | self._communication.metrics()
+            | self._noted
         )
+        self._noted = {}
         if self.plan.measures:
             record["total_updates"] = self._total_updates()
         if self.clock.skipped:
@@ -357,6 +360,10 @@ class Trainer:
         if self.keeping is not None and self.keeping.durable_update >= 0:
             record["checkpoint/update"] = self.keeping.durable_update
         return record
+
+    def note(self, values: Mapping[str, float | int]) -> None:
+        """Have these go with the next line of metrics, once."""
+        self._noted |= values
 
     def _total_updates(self) -> int:
         """Updates that were done, by whatever plan, and those that this plan has left."""

@@ -131,7 +131,8 @@ class _Rank:
             job = job.at(run_directory.create(job.config, job.overrides))
         assert job.run_dir is not None
         base.set(RUN_DIR_KEY, str(job.run_dir))
-        if self._here.controller is None or self._here.world_size > self._here.local_world_size:
+        several = self._here.world_size > self._here.local_world_size
+        if self._here.controller is None or several or job.elastic:
             self._open(job, job.run_dir)  # no controller can: there is none, or one on each host
         return job
 

@@ -147,6 +147,7 @@ def test_a_pod_gets_what_it_is_asked_for_and_is_told_what_it_cannot_see():
         ([*CLAIM, "run.dir=/tmp/x"], "run.dir=/tmp/x: what is saved there is gone"),
         ([*CLAIM, "checkpoint.url=/scratch"], "checkpoint.url=/scratch: what is saved there is gone"),
         ([*CLAIM, "launch.endpoint=a:1"], "leave it out"),
+        ([*CLAIM, "launch.hosts=1:2"], "a fixed number of pods"),
         ([*CLAIM, "data.contxt=64"], "did you mean data.context?"),
         ([*CLAIM, "--gpus", "2", "launch.processes=4"], "4 processes for 2 GPUs"),
         ([*CLAIM, "--name", "Big"], "expected small letters"),

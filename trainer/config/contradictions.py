@@ -7,11 +7,13 @@ from typing import Any
 
 from gradwire.trainer.config.communication import misfits, too_late, unjournalled
 from gradwire.trainer.config.construction import refused
+from gradwire.trainer.config.elastic import at_other_sizes, fixed_sizes
 from gradwire.trainer.config.fit import refused_plan, unfit
 from gradwire.trainer.config.hosts_apart import not_apart
 from gradwire.trainer.config.measuring import measured_part, unmeasurable
 from gradwire.trainer.config.strategies import unsharded
 from gradwire.trainer.config.values import Fault
+from gradwire.trainer.launch.hosts import Hosts
 
 Config = Mapping[str, Any]
 _PARTS_OF_PLAN = ("batch", "lr", "optimizer", "scaling", "run")
@@ -24,7 +26,7 @@ class Machine:
     Args:
         gpus: GPUs of this machine.
         processes: Workers on this machine.
-        world_size: Workers altogether.
+        world_size: Workers altogether, the fewest where hosts come and go.
         endpoint: Whether an outer launcher says where the hosts meet.
     """
 
@@ -48,7 +50,9 @@ class Machine:
         processes = count_processes(launch["processes"], launch["device"])
         if launch.get("engine") == "ray" and launch["device"] == "cuda":
             gpus = processes  # the cluster's, which this machine need not have
-        return cls(gpus, processes, processes * (who.hosts or launch["hosts"]), who.endpoint is not None)
+        hosts = Hosts.of(launch["hosts"])
+        least = hosts.least if hosts.elastic else who.hosts or hosts.least
+        return cls(gpus, processes, processes * least, who.endpoint is not None)
 
 
 def contradictions(config: Config, allow_targets: tuple[str, ...], machine: Machine | None = None) -> list[Fault]:
@@ -66,6 +70,7 @@ def contradictions(config: Config, allow_targets: tuple[str, ...], machine: Mach
         faults += [*too_late(config, follows), *unjournalled(config)]
         faults += unsharded(config, allow_targets, machine.processes, machine.world_size, follows)
         faults += not_apart(config, allow_targets, follows, machine.processes, machine.world_size)
+        faults = faults or at_other_sizes(config, allow_targets, machine.processes)
     return faults or [*unmeasurable(config, allow_targets, machine.world_size, machine.gpus)]
 
 
@@ -96,7 +101,7 @@ def contradictions_elsewhere(config: Config, allow_targets: tuple[str, ...], mac
     """
     return [
         *_launch(config, machine),
-        *misfits(config["comm"], machine.processes, machine.world_size),
+        *(fixed_sizes(config) or misfits(config["comm"], machine.processes, machine.world_size)),
         *_precision(config, machine),
         *_batch(config),
         *_intervals(config),
@@ -115,7 +120,7 @@ def _launch(config: Config, machine: Machine) -> Iterator[Fault]:
         yield from _on_ray(launch, machine)
     elif launch["address"] is not None:
         yield Fault("launch.address", "is that of a Ray cluster, and nothing here runs on one: launch=ray")
-    elif launch["hosts"] > 1 and launch["endpoint"] is None and not machine.endpoint:
+    elif Hosts.of(launch["hosts"]).most > 1 and launch["endpoint"] is None and not machine.endpoint:
         yield Fault("launch.endpoint", f"is missing: {launch['hosts']} hosts need a host:port where they meet")
     if config["strategy"]["_target_"].endswith(".Single") and machine.world_size > 1:
         message = (
@@ -136,7 +141,7 @@ def _on_ray(launch: Mapping[str, Any], machine: Machine) -> Iterator[Fault]:
 def _tiers(config: Config) -> Iterator[Fault]:
     from gradwire.checkpoint.memory import MEMORY, SHARED_MEMORY
 
-    checkpoint, hosts = config["checkpoint"], config["launch"]["hosts"]
+    checkpoint, hosts = config["checkpoint"], Hosts.of(config["launch"]["hosts"]).most
     places = [*checkpoint["tiers"], *([checkpoint["url"]] if checkpoint["url"] is not None else [])]
     for place in sorted({each for each in places if places.count(each) > 1}):
         yield Fault("checkpoint.tiers", f"{place} is named twice, and each tier needs a place of its own")

@@ -55,3 +55,18 @@ class Measured:
         if self.by == "wall-clock":
             return f"must be wall-clock time (seconds, minutes or hours), found {unit}"
         return f"must be samples, tokens, updates, epochs or % of the run, found {unit}"
+
+
+@dataclass(frozen=True)
+class HostSpan:
+    """How a number of hosts that may change is written: MIN:MAX."""
+
+    def complaint(self, value: str) -> str | None:
+        """What is wrong with it, or None."""
+        from gradwire.trainer.launch.hosts import Hosts
+
+        try:
+            Hosts.of(value)
+        except ValueError as error:
+            return str(error)
+        return None

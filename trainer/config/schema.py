@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from gradwire.trainer.config.range import Measured, Range
+from gradwire.trainer.config.range import HostSpan, Measured, Range
 
 if TYPE_CHECKING:
     from gradwire.schedulers import Duration
@@ -233,22 +233,24 @@ class LaunchSection:
 
     Args:
         processes: Worker processes on each host; auto takes one a GPU, and two without a GPU.
-        hosts: Machines that take part.
+        hosts: Machines that take part; MIN:MAX (in YAML in quotes) lets them come and go while the run goes on.
         endpoint: host:port where they meet; needed with several hosts.
         engine: Who starts what runs on the hosts: this command on each of them, or a Ray cluster.
         address: The Ray cluster: auto for the one that runs, local for one of its own on this machine, or host:port.
         restarts: Times that the run is started anew after a rank was killed or lost.
+        wait: Wall-clock time that hosts of MIN:MAX wait for enough others, or for the endpoint, to come back.
         grace: Wall-clock time that workers get to save and end after a signal.
         watchdog: A rank that shows no progress for so long is named with its stack; null watches none.
         device: Where to train; auto takes GPUs where there are some.
     """
 
     processes: Annotated[int, Range(ge=1)] | Literal["auto"] = "auto"
-    hosts: Annotated[int, Range(ge=1)] = 1
+    hosts: Annotated[int, Range(ge=1)] | Annotated[str, HostSpan()] = 1
     endpoint: str | None = None
     engine: Literal["command", "ray"] = "command"
     address: str | None = None
     restarts: Annotated[int, Range(ge=0)] = 0
+    wait: Annotated[Duration, Measured("wall-clock")] = "2 minutes"  # type: ignore[assignment]  # as YAML has it
     grace: Annotated[Duration, Measured("wall-clock")] = "5 minutes"  # type: ignore[assignment]  # as YAML has it
     watchdog: Annotated[Duration, Measured("wall-clock")] | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"

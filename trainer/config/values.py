@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NewType, TypeVar, Union
 
 from gradwire.trainer.config.names import nearest
-from gradwire.trainer.config.range import Measured, Range
+from gradwire.trainer.config.range import HostSpan, Measured, Range
 
 SEQUENCES = (list, Sequence, Iterable, Collection, set, frozenset)
 MAPPINGS = (dict, Mapping)
@@ -110,6 +110,8 @@ def check_limits(
         if isinstance(limit, Range):
             values = value if isinstance(value, list) else [value]
             complaints += [limit.complaint(number) for number in values]
+        elif isinstance(limit, HostSpan) and isinstance(value, str):
+            complaints.append(limit.complaint(value))
         elif isinstance(limit, Measured) and isinstance(value, str) and duration is not None:
             complaints.append(limit.complaint(duration(value).unit))
     return [Fault(key, complaint) for complaint in complaints if complaint]

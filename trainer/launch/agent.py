@@ -134,7 +134,7 @@ class Agent(LocalElasticAgent):
 
     def _judge(self, worker_group: WorkerGroup, ranks: Mapping[int, int]) -> RunResult:
         """A rank failed: let the others leave, find the first failure of all hosts, and decide about a restart."""
-        codes = self._settle(worker_group, ranks)
+        codes = self._settle(ranks)
         first = failures.first_of(self._failure(local, ranks[local], code) for local, code in codes.items())
         verdicts = self._meeting.agree(asdict(first))
         for host in (host for host, verdict in enumerate(verdicts) if verdict is None):
@@ -149,13 +149,13 @@ class Agent(LocalElasticAgent):
         self._conclude(code, first)
         return self._failed(worker_group)
 
-    def _settle(self, worker_group: WorkerGroup, ranks: Mapping[int, int]) -> dict[int, int]:
+    def _settle(self, ranks: Mapping[int, int]) -> dict[int, int]:
         """Wait for the others to notice, then kill them.
 
         Returns:
             The exit codes, by local rank, of the ranks that failed by themselves.
         """
-        self._announce(worker_group, ranks)
+        self._announce(ranks)
         deadline = time.monotonic() + _SETTLE
         while any(code is None for code in self._codes().values()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -163,10 +163,9 @@ class Agent(LocalElasticAgent):
         self._kill()
         return codes
 
-    def _announce(self, worker_group: WorkerGroup, ranks: Mapping[int, int]) -> None:
+    def _announce(self, ranks: Mapping[int, int]) -> None:
         """A rank that was killed could not tell the others: do it in its place, so that they need not time out."""
-        attempt = worker_group.spec.max_restarts - self._remaining_restarts
-        store = PrefixStore(f"gradwire/attempt-{attempt}", self._meeting.store)
+        store = PrefixStore(f"gradwire/attempt-{self._meeting.round - 1}", self._meeting.store)
         for local, code in self._codes().items():
             if code is not None and code < 0:
                 failures.publish(store, failures.killed(ranks[local], code, self._log_tail(ranks[local])))

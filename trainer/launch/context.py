@@ -13,13 +13,14 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from gradwire.trainer.launch import run_directory
+from gradwire.trainer.launch.elastic import LAUNCH, Change
 from gradwire.trainer.launch.environment import Place
 from gradwire.trainer.launch.errors import HostLostError, PlacementError
 from gradwire.trainer.launch.job import Job
 from gradwire.trainer.launch.signals import StopRequest
 from gradwire.trainer.launch.watchdog import Watchdog
 
-_SAVED = "gradwire/saved"
+SAVED = "gradwire/saved"  # in the store, once this launch has made a snapshot
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class WorkerContext:
         accept: To be called once the snapshot of a resumed run was found to fit: from then on the run directory says
             that the run goes on, with this configuration. A resume that is refused before changes nothing.
         arguments: What the mode is told beside the configuration.
+        change: Why hosts of an elastic run started their workers again, or None.
+        launch: Of an elastic run, what no other launch of it has; else None.
     """
 
     rank: int
@@ -62,6 +65,8 @@ class WorkerContext:
     saved: Callable[[], None] = lambda: None
     accept: Callable[[], None] = lambda: None
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    change: Change | None = None
+    launch: str | None = None
 
 
 def open_store(place: Place, timeout: datetime.timedelta) -> Store:
@@ -170,13 +175,20 @@ def worker_context(
         stop=stop,
         watchdog=watchdog,
         mode=job.mode,
-        restore="latest-if-any" if place.restart and base.check([_SAVED]) else job.restore,
+        restore="latest-if-any" if place.restart and base.check([SAVED]) else job.restore,
         allow=job.allow,
         screen=screen,
-        saved=lambda: base.set(_SAVED, "yes"),
+        saved=lambda: base.set(SAVED, "yes"),
         accept=lambda: _accept(place, job),
         arguments=job.arguments,
+        change=_change(place, base),
+        launch=base.get(LAUNCH).decode() if base.check([LAUNCH]) else None,
     )
+
+
+def _change(place: Place, base: Store) -> Change | None:
+    key = Change.KEY.format(restart=place.restart)
+    return Change.from_json(base.get(key)) if base.check([key]) else None
 
 
 def _accept(place: Place, job: Job) -> None:

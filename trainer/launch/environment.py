@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from gradwire.trainer.launch.errors import PlacementError
 
 CONTROLLER = "GRADWIRE_CONTROLLER"  # process id of our own controller, in the environment of its workers
+ROUND = "GRADWIRE_ROUND"  # how often the workers of an elastic run have been started, with this time
 _RANK_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _POD = "JOB_COMPLETION_INDEX"  # Kubernetes' index of a pod in its Indexed Job: each pod is a host
 _LARGEST_STEP = 4294967000  # Slurm numbers its batch, interactive and extern steps just below 2**32
@@ -85,7 +86,7 @@ def place(environ: Mapping[str, str]) -> Place:
         local_world_size=local_world_size,
         address=environ["MASTER_ADDR"],
         port=_integer(environ, "MASTER_PORT"),
-        restart=_integer(environ, "TORCHELASTIC_RESTART_COUNT", 0),
+        restart=_integer(environ, ROUND, _integer(environ, "TORCHELASTIC_RESTART_COUNT", 0) + 1) - 1,
         controller=_integer(environ, CONTROLLER, 0) or None,
     )
 

@@ -52,3 +52,17 @@ class BroadcastError(LaunchError):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = ExitCode(exit_code)
+
+
+class HostsGoneError(LaunchError):
+    """Too few hosts are left, or the one where they meet is gone; what was saved is whole, and the run can go on."""
+
+    exit_code = ExitCode.PREEMPTED
+
+
+class RunOverError(LaunchError):
+    """The run ended while this host waited to take part; `exit_code` is how."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = ExitCode(exit_code)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gradwire.trainer.launch.errors import PlacementError
+from gradwire.trainer.launch.hosts import Hosts
 from gradwire.trainer.launch.run_directory import CONFIG
 
 
@@ -55,7 +56,12 @@ class Job:
     @property
     def patience(self) -> float:
         """Seconds to wait for the run directory: where a start repeats another, that one's processes may still end."""
-        return 10.0 if self.restore == "latest-if-any" else 0.0
+        return 10.0 if self.restore == "latest-if-any" or self.elastic else 0.0
+
+    @property
+    def elastic(self) -> bool:
+        """Whether hosts may come and go while it runs."""
+        return Hosts.of(self.config["launch"]["hosts"]).elastic
 
     @property
     def store_url(self) -> str | None:

@@ -13,6 +13,7 @@ from gradwire.trainer.launch import run_directory
 from gradwire.trainer.launch.claim import hold, in_use
 from gradwire.trainer.launch.environment import CONTROLLER, Controller, cores, set_threads
 from gradwire.trainer.launch.errors import LaunchError, PlacementError, StoppedBeforeStart
+from gradwire.trainer.launch.hosts import Hosts
 from gradwire.trainer.launch.job import Job
 from gradwire.trainer.launch.logs import log_file, tail
 from gradwire.trainer.launch.signals import ControllerSignals
@@ -27,19 +28,21 @@ class HostPlan:
 
     Attributes:
         processes: Workers on this host.
-        hosts: Number of hosts.
+        hosts: How many there are, or may be.
         host: Index of this host, or None: order of arrival.
         endpoint: Where the hosts meet, or None for a single host.
         restarts: How often the workers are restarted after one was killed or lost.
         grace: Seconds that they have to save after a signal.
+        wait: Seconds that hosts which come and go wait for each other.
     """
 
     processes: int
-    hosts: int
+    hosts: Hosts
     host: int | None
     endpoint: str | None
     restarts: int
     grace: float
+    wait: float = 120.0
 
 
 def plan(launch: Mapping[str, Any], controller: Controller) -> HostPlan:
@@ -50,9 +53,11 @@ def plan(launch: Mapping[str, Any], controller: Controller) -> HostPlan:
     """
     from gradwire.schedulers import Duration
 
-    hosts = controller.hosts or launch["hosts"]
+    hosts = Hosts.of(launch["hosts"])
+    if controller.hosts and not hosts.elastic:
+        hosts = Hosts.of(controller.hosts)
     endpoint = launch["endpoint"] or controller.endpoint
-    if hosts > 1 and not endpoint:
+    if hosts.most > 1 and not endpoint:
         raise PlacementError(
             f"launch.hosts={hosts} needs launch.endpoint=host:port: the host of that name serves it, and every host "
             "runs the same command."
@@ -61,9 +66,10 @@ def plan(launch: Mapping[str, Any], controller: Controller) -> HostPlan:
         processes=count_processes(launch["processes"], launch["device"]),
         hosts=hosts,
         host=controller.host,
-        endpoint=endpoint if hosts > 1 else None,
+        endpoint=endpoint if hosts.most > 1 else None,
         restarts=launch["restarts"],
         grace=Duration.parse(launch["grace"]).seconds,
+        wait=Duration.parse(launch["wait"]).seconds,
     )
 
 
@@ -95,13 +101,14 @@ def launch(job: Job, controller: Controller, signals: ControllerSignals, program
         LaunchError: the run cannot start.
     """
     host = plan(job.config["launch"], controller)
-    if host.hosts == 1 and job.run_dir is None:
+    if host.hosts.most == 1 and job.run_dir is None:
         job = job.at(run_directory.create(job.config, job.overrides))
-    release = _open(job) if host.hosts == 1 else lambda: None
+    release = _open(job) if host.hosts.most == 1 else lambda: None
     try:
         code, run_dir = _run(job, host, signals, program)
     except LaunchError as error:
-        if job.run_dir is not None and job.mode == "train" and run_directory.begun(job.run_dir):
+        ours = job.run_dir is not None and job.mode == "train" and run_directory.begun(job.run_dir)
+        if job.run_dir is not None and ours and (host.hosts.most == 1 or not in_use(job.run_dir)):
             run_directory.write_status(job.run_dir, run_directory.status_of(error.exit_code), error.exit_code)
         raise
     except StoppedBeforeStart:
@@ -146,12 +153,15 @@ def _run(job: Job, host: HostPlan, signals: ControllerSignals, program: tuple[st
     from torch.distributed.elastic.agent.server.api import WorkerSpec
 
     from gradwire.trainer.launch.agent import Agent
+    from gradwire.trainer.launch.context import SAVED
+    from gradwire.trainer.launch.elastic_agent import ElasticAgent
+    from gradwire.trainer.launch.meeting import meet
     from gradwire.trainer.launch.rendezvous import Meeting
     from gradwire.trainer.worker import RUN_DIR_KEY
 
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
     _prepare_environment(host)
-    meeting = Meeting(host.endpoint, host.hosts, host.host)
+    meeting = meet(host, (RUN_DIR_KEY, SAVED), say)
 
     def run_dir() -> Path | None:
         shared = meeting.read(RUN_DIR_KEY)
@@ -170,11 +180,17 @@ def _run(job: Job, host: HostPlan, signals: ControllerSignals, program: tuple[st
             rdzv_handler=meeting,
             entrypoint=sys.executable,
             args=(*program, "--job", str(path)),
-            max_restarts=host.restarts,
+            max_restarts=0 if host.hosts.elastic else host.restarts,  # else the leader counts
             monitor_interval=0.1,
         )
-        agent = Agent(spec, meeting, session, signals, host.grace, log_tail, say)
-        agent.run()
+        told = (session, signals, host.grace, log_tail, say)
+        agent: Agent
+        if isinstance(meeting, Meeting):
+            agent = Agent(spec, meeting, *told)
+            agent.run()
+        else:
+            agent = ElasticAgent(spec, meeting, *told)
+            agent.take_part()
         directory = run_dir()
         meeting.leave(patience=15.0)
     if agent.outcome.early:

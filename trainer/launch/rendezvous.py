@@ -56,7 +56,73 @@ def interface_towards(host: str) -> str | None:
     return None
 
 
-class Meeting(RendezvousHandler):
+def serve(address: str, port: int) -> TCPStore:
+    """The store at which hosts meet, on this one; port 0 takes any.
+
+    Raises:
+        RuntimeError: the port is taken.
+    """
+    return TCPStore(address, port, is_master=True, wait_for_workers=False, timeout=_STORE_TIMEOUT)
+
+
+def connect(address: str, port: int, patience: float) -> TCPStore:
+    """The store that another host serves, once it does.
+
+    Raises:
+        HostLostError: nobody did for `patience` seconds.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            socket.create_connection((address, port), timeout=5).close()
+            shake = timedelta(seconds=max(1.0, min(left, _STORE_TIMEOUT.seconds)))  # a process that is stopped is mute
+            store = TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=shake)
+        except (OSError, RuntimeError) as error:
+            if left < 0:
+                raise HostLostError(
+                    f"No host answered at launch.endpoint={address}:{port} within {patience:.0f} s "
+                    f"({str(error).splitlines()[0]}). The host of that name must run the same command."
+                ) from error
+            time.sleep(0.3)
+        else:
+            store.set_timeout(_STORE_TIMEOUT)
+            return store
+
+
+class Handler(RendezvousHandler):
+    """What torch's agent asks of a way to meet beside the meeting itself, which tells the workers where it was."""
+
+    def get_backend(self) -> str:
+        """Name of this rendezvous."""
+        return "gradwire"
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Workers use the controllers' store."""
+        return True
+
+    def is_closed(self) -> bool:
+        """Never, for torch's agent."""
+        return False
+
+    def set_closed(self) -> None:
+        """Nothing to close."""
+
+    def num_nodes_waiting(self) -> int:
+        """None: torch's agent restarts nothing by itself."""
+        return 0
+
+    def get_run_id(self) -> str:
+        """Name of the run among the store's users."""
+        return "gradwire"
+
+    def shutdown(self) -> bool:
+        """Nothing to shut down."""
+        return True
+
+
+class Meeting(Handler):
     """A fixed set of hosts that meet at one store, at the start and again before every restart.
 
     Torch's own dynamic rendezvous unpickles what it finds in the store; here the store holds JSON and numbers only.
@@ -76,14 +142,14 @@ class Meeting(RendezvousHandler):
     def _open(self, host: int | None) -> tuple[TCPStore, int]:
         if self._hosts == 1 or host == 0 or (host is None and is_this_machine(self._address)):
             try:
-                store = self._serve()
+                store = serve(self._address, self._port)
             except RuntimeError as error:
                 if host == 0 or self._hosts == 1:
                     raise PlacementError(f"Cannot serve launch.endpoint on port {self._port}: {error}") from error
             else:
                 self._port = store.port
                 return store, 0
-        store = self._connect()
+        store = connect(self._address, self._port, _ARRIVAL)
         index = host if host is not None else int(store.add("hosts", 1))
         if index >= self._hosts:
             raise PlacementError(
@@ -92,23 +158,10 @@ class Meeting(RendezvousHandler):
             )
         return store, index
 
-    def _serve(self) -> TCPStore:
-        return TCPStore(self._address, self._port, is_master=True, wait_for_workers=False, timeout=_STORE_TIMEOUT)
-
-    def _connect(self) -> TCPStore:
-        deadline = time.monotonic() + _ARRIVAL
-        while True:
-            try:
-                socket.create_connection((self._address, self._port), timeout=5).close()
-                break
-            except OSError as error:
-                if time.monotonic() > deadline:
-                    raise HostLostError(
-                        f"No host answered at launch.endpoint={self._address}:{self._port} within "
-                        f"{_ARRIVAL:.0f} s ({error}). The host of that name must run the same command."
-                    ) from error
-            time.sleep(0.3)
-        return TCPStore(self._address, self._port, is_master=False, wait_for_workers=False, timeout=_STORE_TIMEOUT)
+    @property
+    def round(self) -> int:
+        """How often the hosts have met."""
+        return self._round
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait until all hosts have arrived for the next round.
@@ -180,31 +233,3 @@ class Meeting(RendezvousHandler):
             return self.store.get(key).decode() if self.store.check([key]) else None
         except RuntimeError:
             return None
-
-    def get_backend(self) -> str:
-        """Name of this rendezvous."""
-        return "gradwire"
-
-    @property
-    def use_agent_store(self) -> bool:
-        """Workers use the controllers' store."""
-        return True
-
-    def is_closed(self) -> bool:
-        """Never: the hosts of a run are fixed."""
-        return False
-
-    def set_closed(self) -> None:
-        """Nothing to close."""
-
-    def num_nodes_waiting(self) -> int:
-        """None: the hosts of a run are fixed."""
-        return 0
-
-    def get_run_id(self) -> str:
-        """Name of the run among the store's users."""
-        return "gradwire"
-
-    def shutdown(self) -> bool:
-        """Nothing to shut down."""
-        return True

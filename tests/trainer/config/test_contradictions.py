@@ -2,9 +2,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import yaml
 
-from gradwire.trainer.config import Composed, ConfigError, validate
+from gradwire.trainer.config import Composed, ConfigError, compose, to_yaml, validate
 from gradwire.trainer.config.contradictions import Machine, contradictions
+from gradwire.trainer.config.elastic import at_other_sizes
 from gradwire.trainer.config.values import Fault
 
 Tiny = Callable[..., Composed]
@@ -81,6 +83,37 @@ def test_ray_starts_the_hosts_itself_and_has_their_gpus(tiny: Tiny) -> None:
     assert machine.gpus == machine.processes and found(composed, machine) == {}
     outer = Machine(gpus=1, processes=1, world_size=2, endpoint=True)
     assert "run this once" in found(composed, outer)["launch.engine"]
+
+
+ELASTIC = ("launch.endpoint=a:1", "strategy=ddp")
+
+
+def test_hosts_that_come_and_go_need_what_fits_any_number_of_them(tiny: Tiny) -> None:
+    assert found(tiny("launch.hosts=1:4", *ELASTIC), ONE) == {}
+    fixed = ("launch.hosts=2:2", "comm.topology={local:1,node:2}", *ELASTIC)
+    assert found(tiny(*fixed), Machine(gpus=0, processes=1, world_size=2)) == {}
+    single = found(tiny("launch.hosts=1:2", "launch.endpoint=a:1"), ONE)
+    assert "launch.hosts=1:2 allows more" in single["strategy"]
+    ray = found(tiny("launch.hosts=1:2", "launch.engine=ray", "launch.address=auto", "strategy=ddp"), ONE)
+    assert "a placement group of Ray has a fixed number: write 2" in ray["launch.hosts"]
+
+
+def test_what_fits_the_fewest_hosts_only_names_the_number_that_it_does_not_fit() -> None:
+    layers = ("strategy=tensor_parallel", "strategy.tensor=2", "model.kv_heads=2")
+    (fault,) = at_other_sizes(compose(["launch.hosts=2:3", *layers]).config, (), 1)
+    assert fault.key == "strategy.tensor"
+    assert fault.message == "2 must divide the 3 ranks of the run (launch.hosts=2:3 allows 3 hosts of 1 ranks)"
+    assert at_other_sizes(compose(["launch.hosts=2:2", *layers]).config, (), 1) == []
+
+
+def test_the_fewest_hosts_are_what_is_checked(tiny: Tiny) -> None:
+    launch = {"processes": 3, "device": "cpu", "hosts": "2:4"}
+    assert Machine.here(launch).world_size == 6
+
+
+def test_a_span_of_hosts_reads_back_as_it_was(tiny: Tiny) -> None:
+    config = validate(tiny("launch.hosts=1:3", *ELASTIC), lambda config, allow: []).config
+    assert yaml.safe_load(to_yaml(config))["launch"]["hosts"] == "1:3"
 
 
 def test_an_outer_launcher_says_where_hosts_meet(tiny: Tiny) -> None:

@@ -23,6 +23,7 @@ LAUNCH = {
     "endpoint": None,
     "restarts": 0,
     "grace": "60 seconds",
+    "wait": "6 seconds",
     "watchdog": "5 minutes",
     "device": "cpu",
     "engine": "command",

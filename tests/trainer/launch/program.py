@@ -9,13 +9,15 @@ import os
 import signal
 import sys
 import time
-from functools import partialmethod
+from functools import partial, partialmethod
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+from gradwire.trainer.launch import meeting
 from gradwire.trainer.launch.context import WorkerContext
+from gradwire.trainer.launch.elastic import Patience
 from gradwire.trainer.launch.errors import LaunchError, StoppedBeforeStart
 from gradwire.trainer.launch.job import Job
 from gradwire.trainer.launch.rendezvous import Meeting
@@ -28,7 +30,13 @@ def body(config: dict, context: WorkerContext) -> int:
     saved = context.run_dir / "saved.json"
     first = json.loads(saved.read_text())["update"] if context.restore and saved.exists() else 0
     context.accept()
-    note(context, f"start {first} restore {context.restore} threads {torch.get_num_threads()} on {context.device}")
+    threads = torch.get_num_threads()
+    note(
+        context,
+        f"start {first} restore {context.restore} threads {threads} on {context.device} of {context.world_size}",
+    )
+    if context.change is not None:
+        note(context, f"hosts {context.change.before} then {context.change.hosts}: {context.change.reason}")
     for update in range(first, config["updates"]):
         context.watchdog.beat("forward", update)
         if context.restore is None:
@@ -90,6 +98,8 @@ def prepare() -> Job:
     config = json.loads(sys.argv[2])
     if "patience" in config:  # in seconds, with a host that may be gone
         Meeting.agree = partialmethod(Meeting.agree, patience=config["patience"])
+    if "elastic" in config:
+        meeting.meet = partial(meeting.meet, patience=Patience(**config["elastic"]))
     if config.get("mistake"):
         raise LaunchError("a planted mistake")
     job = Job(config, overrides=tuple(sys.argv[3:]))

@@ -50,6 +50,10 @@ def test_torchruns_restarts_are_counted():
     assert detect(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "2"}).restart == 2
 
 
+def test_rounds_of_an_elastic_run_are_counted():
+    assert detect(TORCHRUN | {"TORCHELASTIC_RESTART_COUNT": "0", "GRADWIRE_ROUND": "3"}).restart == 2
+
+
 def test_our_own_controller_is_known_by_its_process_id():
     assert place(TORCHRUN | {CONTROLLER: "41"}).controller == 41
 

@@ -6,8 +6,10 @@ import torch
 from gradwire.trainer.launch import context, local
 from gradwire.trainer.launch.environment import Controller
 from gradwire.trainer.launch.errors import PlacementError
+from gradwire.trainer.launch.hosts import Hosts
 
-LAUNCH = {"processes": 3, "hosts": 1, "endpoint": None, "restarts": 2, "grace": "2 minutes", "device": "cpu"}
+PLACE = {"processes": 3, "hosts": 1, "endpoint": None, "device": "cpu"}
+LAUNCH = PLACE | {"restarts": 2, "grace": "2 minutes", "wait": "1 minute"}
 
 
 @pytest.mark.parametrize(("cores", "processes"), [(1, 1), (2, 2), (64, 2)])
@@ -32,12 +34,12 @@ def test_a_rank_without_a_gpu_is_refused_where_gpus_are_asked_for(monkeypatch):
 
 
 def test_the_plan_follows_the_configuration():
-    assert local.plan(LAUNCH, Controller()) == local.HostPlan(3, 1, None, None, 2, 120.0)
+    assert local.plan(LAUNCH, Controller()) == local.HostPlan(3, Hosts(1, 1), None, None, 2, 120.0, 60.0)
 
 
 def test_slurms_hosts_and_endpoint_count_where_the_configuration_names_none():
     plan = local.plan(LAUNCH, Controller(hosts=2, host=1, endpoint="n1:20000"))
-    assert (plan.hosts, plan.host, plan.endpoint) == (2, 1, "n1:20000")
+    assert (plan.hosts, plan.host, plan.endpoint) == (Hosts(2, 2), 1, "n1:20000")
 
 
 def test_hosts_need_an_endpoint():
