@@ -51,11 +51,11 @@ class Small(nn.Module):
         x_BTD = self.tokens(ids_BT) + self.places(positions)
         for layer, block in enumerate(self.blocks):
             x_BTD = block(x_BTD, layer, cache)
-        return self.head(x_BTD if cache is None else x_BTD[:, -1:])
+        return self.head(x_BTD if cache is None else cache.wanted(x_BTD))
 
     def kv_layout(self) -> Layout:
         weight = self.places.weight
-        return Layout(len(self.blocks), HEADS, HEAD, weight.dtype, weight.device, context=len(weight))  # 3
+        return Layout(len(self.blocks), HEADS, HEAD, weight.dtype, weight.device, context=len(weight), packed=True)  # 3
 
 
 torch.manual_seed(0)

@@ -10,7 +10,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from gradwire.inference.caches import Paged, Pool, PoolFullError
+from gradwire.inference.caches import Packed, Paged, Pool, PoolFullError
 from gradwire.inference.caches.pool import contents
 from gradwire.inference.completion import Completion, Token, completion
 from gradwire.inference.errors import CacheFullError, InferenceError
@@ -31,8 +31,7 @@ class Engine:
         model: Its layout is the pool's.
         pool: Its size is the memory limit.
         most: Sequences that run at a time, at most.
-        prefill: Tokens of prompts that are computed before the running sequences get their next one, at most, but for
-            the first prompt.
+        prefill: Tokens of prompts that join in one step, at most, but for the first prompt.
 
     Attributes:
         preemptions: Sequences that gave their blocks back.
@@ -97,40 +96,32 @@ class Engine:
 
     @torch.no_grad()
     def step(self) -> list[Token]:
-        """Let requests join, and give every running sequence its next token."""
+        """Let requests join, and give every running sequence its next token, in one call of the model."""
+        joining = [] if self._holding else self._admit()
+        if not self._running and self._waiting:  # the pool has other users, who hold too much
+            raise PoolFullError(f"the next request does not fit into the {self._pool.free} blocks that are free")
+        self._make_room()
+        sequences = list(self._running)
+        if not sequences:
+            return []
         with evaluating(self._model):
-            before = list(self._running)
-            tokens = self._join()
-            before = [each for each in before if each in self._running]
-            if not tokens and not before and self._waiting:  # the pool has other users, who hold too much
-                raise PoolFullError(f"the next request does not fit into the {self._pool.free} blocks that are free")
-            return tokens + (self._next(before) if before else [])
+            logits_BV = self._compute(sequences)
+        for sequence in joining:
+            if sequence in sequences:
+                sequence.table.publish(sequence.ids)
+        return self._choose(sequences, logits_BV)
 
-    def _join(self) -> list[Token]:
-        """Compute the prompts of those that fit; their first tokens."""
-        tokens: list[Token] = []
-        budget = self._prefill
-        while not self._holding and (joining := self._admit(budget, first=budget == self._prefill)):
-            budget -= sum(len(each.to_compute) for each in joining)
-            for group in _of_similar_length(joining):
-                logits_BV = self._compute(group)
-                for each in group:
-                    each.table.publish(each.ids)
-                tokens += self._choose(group, logits_BV)
-        return tokens
-
-    def _admit(self, budget: int, first: bool) -> list[RequestState]:
+    def _admit(self) -> list[RequestState]:
         """Those at the head of the queue that fit; of equal beginnings one, so that the next finds its blocks."""
         joining: list[RequestState] = []
         begun: set[Hashable] = set()
-        free = self._pool.free
+        free, budget = self._pool.free, self._prefill
         while self._waiting and len(self._running) < self._most:
             sequence = self._waiting[0]
             sequence.table.adopt(sequence.ids, len(sequence.ids) - 1)
             first_own = next(islice(contents(sequence.ids, self._pool.block), len(sequence.table.blocks), None), None)
-            needed = self._pool.needed(len(sequence.ids)) - len(sequence.table.blocks)
-            count = len(sequence.to_compute)
-            if needed > free or first_own in begun or (count > budget and not (first and not joining)):
+            needed, count = sequence.needed, len(sequence.to_compute)
+            if needed > free or first_own in begun or (joining and count > budget):
                 sequence.table.release()
                 break
             free, budget = free - needed, budget - count
@@ -139,34 +130,40 @@ class Engine:
             self._running.append(sequence)
         return joining
 
-    def _next(self, sequences: list[RequestState]) -> list[Token]:
-        """One more token for sequences that run already; those that came last make room where there is none."""
-        while True:
-            try:
-                logits_BV = self._compute(sequences)
-            except PoolFullError:
-                if len(self._running) == 1:  # the pool has other users, who hold too much
-                    raise
-                last = self._running[-1]
-                self._preempt(last)
-                sequences = [each for each in sequences if each is not last]
-            else:
-                return self._choose(sequences, logits_BV)
-
-    def _preempt(self, sequence: RequestState) -> None:
-        sequence.table.release()
-        self._running.remove(sequence)
-        self._waiting.appendleft(sequence)
-        self._holding = True
-        self.preemptions += 1
+    def _make_room(self) -> None:
+        """Where blocks are missing for the next tokens, those that came last give theirs back and wait."""
+        while (needed := sum(sequence.needed for sequence in self._running)) > self._pool.free:
+            if len(self._running) == 1:  # the pool has other users, who hold too much
+                raise PoolFullError(
+                    f"{needed} blocks are needed, and {self._pool.free} of {self._pool.blocks} are free"
+                )
+            last = self._running.pop()
+            last.table.release()
+            self._waiting.appendleft(last)
+            self._holding = True
+            self.preemptions += 1
 
     def _compute(self, sequences: Sequence[RequestState]) -> Tensor:
         """Logits [B, V] after the tokens that are not stored yet."""
+        order = sorted(range(len(sequences)), key=lambda row: len(sequences[row].to_compute))
+        ordered = [sequences[row] for row in order]
+        if self._pool.layout.packed:
+            logits_BV = self._packed(ordered)
+        else:
+            logits_BV = torch.cat([self._padded(group) for group in _of_similar_length(ordered)])
+        return logits_BV[torch.tensor(order, device=logits_BV.device).argsort()]
+
+    def _packed(self, sequences: Sequence[RequestState]) -> Tensor:
+        new = [each.to_compute for each in sequences]
+        cache = Packed(self._pool, [each.table for each in sequences], [len(ids) for ids in new])
+        ids_1N = torch.tensor([[token for ids in new for token in ids]], device=self._pool.layout.device)
+        return self._model(ids_1N, cache=cache)[0]
+
+    def _padded(self, sequences: Sequence[RequestState]) -> Tensor:
         new = [each.to_compute for each in sequences]
         longest = max(map(len, new))
-        padding_B = torch.tensor([longest - len(ids) for ids in new])
         cache = Paged(self._pool, [each.table for each in sequences])
-        cache.pad(padding_B)
+        cache.pad(torch.tensor([longest - len(ids) for ids in new]))
         ids_BT = torch.tensor([[0] * (longest - len(ids)) + ids for ids in new], device=self._pool.layout.device)
         return self._model(ids_BT, cache=cache)[:, -1]
 
@@ -203,9 +200,10 @@ class Engine:
 
 
 def _of_similar_length(sequences: Sequence[RequestState]) -> list[list[RequestState]]:
-    """Groups in which the longest has at most twice as much to compute as the shortest: little of it is padding."""
+    """Of sequences in order of what they have to compute, groups in which the longest has at most twice as much as the
+    shortest: little of it is padding."""
     groups: list[list[RequestState]] = []
-    for sequence in sorted(sequences, key=lambda each: len(each.to_compute)):
+    for sequence in sequences:
         if groups and len(sequence.to_compute) <= 2 * len(groups[-1][0].to_compute):
             groups[-1].append(sequence)
         else:

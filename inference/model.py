@@ -27,6 +27,8 @@ class Layout:
         device: Where they are computed.
         context: Most positions that the model knows; None is no limit.
         rotation: How the cache turns queries and keys by their positions; None where the model does so itself.
+        packed: Whether the model gives the logits of what `cache.wanted` picks, so that sequences can lie side by side
+            in one row.
     """
 
     layers: int
@@ -36,6 +38,7 @@ class Layout:
     device: torch.device
     context: int | None = None
     rotation: Rotation | None = None
+    packed: bool = False
 
     @property
     def token_bytes(self) -> int:

@@ -47,12 +47,18 @@ class RequestState:
         self.request = request
         self.ids = list(request.prompt)
         self.table = Table(pool)
+        self._pool = pool
         self.last: deque[int] = deque(maxlen=request.stop.span)
 
     @property
     def to_compute(self) -> list[int]:
         """Tokens whose keys and values are not stored."""
         return self.ids[self.table.tokens :]
+
+    @property
+    def needed(self) -> int:
+        """Blocks that are missing for them."""
+        return self._pool.needed(len(self.ids)) - len(self.table.blocks)
 
     def add(self, token: int) -> Finish | None:
         """One more token; why the sequence ends with it."""

@@ -19,6 +19,28 @@ def rotate(x_TE: Tensor, rotation_2TE: Tensor) -> Tensor:
     return torch.cat([first * cos_TE - second * sin_TE, first * sin_TE + second * cos_TE], -1)
 
 
+class Turn:
+    """As `rotate` for the tokens of one step, laid out so that it takes few operations in each layer.
+
+    Args:
+        rotation_2TE: Cosines and sines [2, ..., T, E/2].
+        dtype: Of what will be turned, usually.
+    """
+
+    def __init__(self, rotation_2TE: Tensor, dtype: torch.dtype) -> None:
+        cos_TE, sin_TE = rotation_2TE.to(dtype)
+        self._cos_TE = torch.cat([cos_TE, cos_TE], -1)
+        self._sin_TE = torch.cat([-sin_TE, sin_TE], -1)
+
+    def __call__(self, x_TE: Tensor) -> Tensor:
+        """Turned queries or keys [..., T, E]."""
+        first, second = x_TE.chunk(2, -1)
+        swapped = torch.cat([second, first], -1)
+        if x_TE.dtype != self._cos_TE.dtype:
+            return (x_TE * self._cos_TE + swapped * self._sin_TE).to(x_TE.dtype)
+        return torch.addcmul(x_TE * self._cos_TE, swapped, self._sin_TE)
+
+
 class Rotation:
     """The angles of any position: position × frequency.
 

@@ -4,6 +4,7 @@ from gradwire.inference.caches.cache import Cache
 from gradwire.inference.caches.caching import Caching
 from gradwire.inference.caches.contiguous import Contiguous
 from gradwire.inference.caches.int8 import Int8
+from gradwire.inference.caches.packed import Packed
 from gradwire.inference.caches.paged import Paged
 from gradwire.inference.caches.pool import Pool, PoolFullError, Table
 from gradwire.inference.caches.static import Static
@@ -16,6 +17,7 @@ __all__ = [
     "Contiguous",
     "Int8",
     "MakeStorage",
+    "Packed",
     "Paged",
     "Plain",
     "Pool",

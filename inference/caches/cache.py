@@ -11,7 +11,7 @@ from torch import Tensor
 from gradwire.inference.attention import attention
 from gradwire.inference.errors import CacheFullError, InferenceError
 from gradwire.inference.model import Layout
-from gradwire.inference.rotation import rotate
+from gradwire.inference.rotation import Turn
 
 
 class Cache(ABC):
@@ -31,8 +31,8 @@ class Cache(ABC):
     def __init__(self, layout: Layout, rows: int) -> None:
         self.layout = layout
         self.rows = rows
-        self._turn_q: Tensor | None = None
-        self._turn_k: Tensor | None = None
+        self._turn_q: Turn | None = None
+        self._turn_k: Turn | None = None
         self._mask_BTS: Tensor | None = None
         self._causal = False
 
@@ -88,6 +88,10 @@ class Cache(ABC):
         """
         ...
 
+    def wanted(self, x_BTD: Tensor) -> Tensor:
+        """Of what a model has computed of the new tokens, that whose logits are asked for: the last of each row."""
+        return x_BTD[:, -1:]
+
     @property
     def mask(self) -> Tensor | None:
         """Which keys of `update` the new queries see, [B or 1, T, S]; None: those up to their own token, and all."""
@@ -103,7 +107,7 @@ class Cache(ABC):
             v_BKTE: Values.
         """
         if self._turn_q is not None and self._turn_k is not None:
-            q_BKGTE, k_BKTE = rotate(q_BKGTE, self._turn_q), rotate(k_BKTE, self._turn_k)
+            q_BKGTE, k_BKTE = self._turn_q(q_BKGTE), self._turn_k(k_BKTE)
         keys_BKSE, values_BKSE = self.update(layer, k_BKTE, v_BKTE)
         if q_BKGTE.dtype != keys_BKSE.dtype:
             keys_BKSE, values_BKSE = keys_BKSE.to(q_BKGTE.dtype), values_BKSE.to(q_BKGTE.dtype)
@@ -111,8 +115,11 @@ class Cache(ABC):
 
     def _turn_to(self, rotation: Tensor) -> None:
         """Turn what comes by cosines and sines [2, T, E/2], or [2, B, T, E/2]."""
-        self._turn_k = rotation if rotation.dim() == 3 else rotation[:, :, None]
-        self._turn_q = rotation if rotation.dim() == 3 else rotation[:, :, None, None]
+        dtype = self.layout.dtype
+        if rotation.dim() == 3:
+            self._turn_q = self._turn_k = Turn(rotation, dtype)
+        else:
+            self._turn_k, self._turn_q = Turn(rotation[:, :, None], dtype), Turn(rotation[:, :, None, None], dtype)
 
     def _check_context(self, tokens: int) -> None:
         context = self.layout.context

@@ -24,17 +24,16 @@ class Contiguous(Cache):
 
     def __init__(self, layout: Layout, rows: int, length: int, storage: MakeStorage = Plain) -> None:
         super().__init__(layout, rows)
-        shape = (rows, layout.kv_heads, length, layout.head_width)
+        shape = (2 * layout.layers, rows, layout.kv_heads, length, layout.head_width)  # keys, values, keys, …
         self.length = length
         self.most_rows = rows
-        self._keys = [storage(shape, layout.dtype, layout.device) for _ in range(layout.layers)]
-        self._values = [storage(shape, layout.dtype, layout.device) for _ in range(layout.layers)]
+        self._storage = storage(shape, layout.dtype, layout.device)
         self._padding_B: Tensor | None = None
         self._start = self._end = 0
 
     @property
     def nbytes(self) -> int:
-        return sum(each.nbytes for each in (*self._keys, *self._values))
+        return self._storage.nbytes
 
     @property
     def positions(self) -> Tensor:
@@ -55,8 +54,10 @@ class Contiguous(Cache):
     def repeat(self, times: int) -> None:
         check_rows(self.rows * times, self.most_rows)
         source_B = repeated(self.rows, times, self.layout.device)
-        for each in (*self._keys, *self._values):
-            each.copy((slice(0, len(source_B)), slice(None), slice(0, self._end)), self._filled(source_B))
+        every, filled = slice(None), slice(0, self._end)
+        for number in range(2 * self.layout.layers):
+            target = (slice(number, number + 1), slice(0, len(source_B)), every, filled)
+            self._storage.copy(target, (slice(number, number + 1), source_B, every, filled))
         self._padding_B = None if self._padding_B is None else self._padding_B[source_B]
         self.rows *= times
 
@@ -66,6 +67,9 @@ class Contiguous(Cache):
             raise CacheFullError(f"{end} tokens, where the cache was allocated for {self.length} of each sequence")
         self._check_context(end - (0 if self._padding_B is None else int(self._padding_B.min())))
         self._start, self._end = self._end, end
+        every, rows = slice(None), slice(0, self.rows)
+        self._new = self._storage.part((every, rows, every, slice(self._start, end)))
+        self._filled = self._storage.part((every, rows, every, slice(0, end)))
         self._mask_BTS = self._mask()
         self._causal = tokens > 1 and self._mask_BTS is None
         rotation = self.layout.rotation
@@ -87,10 +91,6 @@ class Contiguous(Cache):
         return mask_BTS & (slots_S >= self._padding_B[:, None, None]) | (slots_S == queries_T1)
 
     def update(self, layer: int, k_BKTE: Tensor, v_BKTE: Tensor) -> tuple[Tensor, Tensor]:
-        new, filled = self._filled(slice(0, self.rows), self._start), self._filled(slice(0, self.rows))
-        self._keys[layer].write(new, k_BKTE)
-        self._values[layer].write(new, v_BKTE)
-        return self._keys[layer].read(filled), self._values[layer].read(filled)
-
-    def _filled(self, rows: slice | Tensor, start: int = 0) -> tuple[slice | Tensor, slice, slice]:
-        return rows, slice(None), slice(start, self._end)
+        self._new.write(2 * layer, k_BKTE)
+        self._new.write(2 * layer + 1, v_BKTE)
+        return self._filled.read(2 * layer), self._filled.read(2 * layer + 1)

@@ -30,15 +30,41 @@ class Int8:
         return self._rows.nbytes + self._scales.nbytes
 
     def write(self, index: Index, rows: Tensor) -> None:
-        scales = rows.float().abs().amax(-1) / _LARGEST
-        scales = scales.masked_fill(~scales.isfinite(), float("nan"))
-        steps = rows.float() / scales.clamp_min(torch.finfo(torch.float32).tiny).unsqueeze(-1)
-        self._rows[index] = steps.round().nan_to_num(0.0).to(torch.int8)
-        self._scales[index] = scales
+        self._rows[index], self._scales[index] = _encoded(rows)
 
     def read(self, index: Index) -> Tensor:
-        return self._rows[index].to(self._dtype).mul_(self._scales[index].unsqueeze(-1).to(self._dtype))
+        return _decoded(self._rows[index], self._scales[index], self._dtype)
 
     def copy(self, target: Index, source: Index) -> None:
         self._rows[target] = self._rows[source]
         self._scales[target] = self._scales[source]
+
+    def part(self, index: tuple[slice, ...]) -> "_Views":
+        return _Views(self._rows[index].unbind(0), self._scales[index].unbind(0), self._dtype)
+
+
+class _Views:
+    """Views of numbers and scales along the first axis."""
+
+    def __init__(self, rows: tuple[Tensor, ...], scales: tuple[Tensor, ...], dtype: torch.dtype) -> None:
+        self._rows, self._scales, self._dtype = rows, scales, dtype
+
+    def write(self, number: int, rows: Tensor) -> None:
+        steps, scales = _encoded(rows)
+        self._rows[number].copy_(steps)
+        self._scales[number].copy_(scales)
+
+    def read(self, number: int) -> Tensor:
+        return _decoded(self._rows[number], self._scales[number], self._dtype)
+
+
+def _encoded(rows: Tensor) -> tuple[Tensor, Tensor]:
+    rows = rows.float()
+    scales = rows.abs().amax(-1) / _LARGEST
+    scales = scales.masked_fill(~scales.isfinite(), float("nan"))
+    steps = rows / scales.clamp_min(torch.finfo(torch.float32).tiny).unsqueeze(-1)
+    return steps.round().nan_to_num(0.0).to(torch.int8), scales
+
+
+def _decoded(steps: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    return steps.to(dtype).mul_(scales.unsqueeze(-1).to(dtype))

@@ -9,6 +9,18 @@ from torch import Tensor
 Index = Any  # what selects rows of a tensor, the last axis left out
 
 
+class Part(Protocol):
+    """A stretch of the rows of every layer."""
+
+    def write(self, number: int, rows: Tensor) -> None:
+        """Put rows [..., E] into one of the parts along the first axis."""
+        ...
+
+    def read(self, number: int) -> Tensor:
+        """The rows of one of them."""
+        ...
+
+
 class Storage(Protocol):
     """Rows of E numbers, allocated once."""
 
@@ -27,6 +39,10 @@ class Storage(Protocol):
 
     def copy(self, target: Index, source: Index) -> None:
         """Copy rows to others."""
+        ...
+
+    def part(self, index: tuple[slice, ...]) -> Part:
+        """A stretch of memory, cut out once for all that is along the first axis."""
         ...
 
 
@@ -57,3 +73,19 @@ class Plain:
 
     def copy(self, target: Index, source: Index) -> None:
         self._rows[target] = self._rows[source]
+
+    def part(self, index: tuple[slice, ...]) -> "_Views":
+        return _Views(self._rows[index].unbind(0))
+
+
+class _Views:
+    """Views of memory along its first axis."""
+
+    def __init__(self, views: tuple[Tensor, ...]) -> None:
+        self._views = views
+
+    def write(self, number: int, rows: Tensor) -> None:
+        self._views[number].copy_(rows)
+
+    def read(self, number: int) -> Tensor:
+        return self._views[number]

@@ -89,7 +89,8 @@ class Window(Cache):
         self._stream_T = torch.arange(self._start, self._end, device=self.layout.device)
         self._age_BT = self._stream_T - self._padding_B[:, None]  # the place of a token in its own sequence
         self._ring_T = self.kept + self._stream_T % self.ring
-        self._turn_to(self._rotation.span(self._start, tokens))
+        self._stored_2TE = self._rotation.span(self._start, tokens)
+        self._turn_to(self._stored_2TE)
         # Where the first tokens seem to be: where they are, until something was let go; then just before the ring.
         least_B1 = (self._end - self.length) * torch.ones_like(self._padding_B)[:, None]
         begin_B1 = torch.maximum(self._padding_B[:, None], least_B1)
@@ -122,9 +123,8 @@ class Window(Cache):
         Raises:
             InferenceError: several tokens, of which some let others go: they see the first ones at different distances.
         """
-        assert self._turn_k is not None, "a window has a rotation"
         if self._start < self._most_padding + self.kept:
-            self._keep_first(layer, rotate(k_BKTE, _backwards(self._turn_k)), v_BKTE)
+            self._keep_first(layer, rotate(k_BKTE, _backwards(self._stored_2TE)), v_BKTE)
         self._write_ring(layer, k_BKTE, v_BKTE)
         if k_BKTE.shape[2] > 1:
             if not self.whole:
@@ -172,10 +172,9 @@ class Window(Cache):
 
     def _attend_chunk(self, layer: int, q_BKGTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor) -> Tensor:
         """Several tokens at once: each has let go of other ones, and sees the first ones at a distance of its own."""
-        assert self._turn_q is not None and self._turn_k is not None, "a window has a rotation"
         if self._start < self._most_padding + self.kept:
             self._keep_first(layer, k_BKTE, v_BKTE)
-        turned_BKTE = rotate(k_BKTE, self._turn_k)
+        turned_BKTE = rotate(k_BKTE, self._stored_2TE)
         rows, first = slice(0, self.rows), slice(0, self.kept)
         places_S, old = self._old_places()
         keys_BKSE = torch.cat([self._keys[layer].read((rows, slice(None), old)), turned_BKTE], 2)
@@ -185,7 +184,7 @@ class Window(Cache):
         first_at = self._rotation.at(torch.arange(self.kept, device=self.layout.device))
         k_first = rotate(self._first_keys[layer].read(rows), first_at)
         scores_first = torch.einsum("bkgte,bkfe->bkgtf", q_first, k_first.to(q_first.dtype))
-        scores_ring = torch.einsum("bkgte,bkse->bkgts", rotate(q_BKGTE, self._turn_q), keys_BKSE.to(q_BKGTE.dtype))
+        scores_ring = torch.einsum("bkgte,bkse->bkgts", rotate(q_BKGTE, self._stored_2TE), keys_BKSE.to(q_BKGTE.dtype))
         mask_BTS = self._mask_of_chunk(places_S)
         scores = torch.cat([scores_first, scores_ring], -1) / math.sqrt(self.layout.head_width)
         weights = scores.masked_fill(~mask_BTS[:, None, None], -math.inf).softmax(-1)

@@ -124,7 +124,7 @@ class Decoder(nn.Module):
         x_BTD = self.embedding(ids_BT)
         for layer, block in enumerate(self.blocks):
             x_BTD = block(x_BTD, None, attend=functools.partial(cache.attend, layer))
-        logits_B1V: Tensor = self.output(self.norm(x_BTD[:, -1:]))
+        logits_B1V: Tensor = self.output(self.norm(cache.wanted(x_BTD)))
         return logits_B1V
 
     def kv_layout(self) -> Layout:
@@ -139,6 +139,7 @@ class Decoder(nn.Module):
             device=weight.device,
             context=self.context,
             rotation=Rotation(self._frequencies(weight.device), self._rotation_on(weight.device)),
+            packed=True,
         )
 
     def _frequencies(self, device: torch.device) -> Tensor:
@@ -195,11 +196,15 @@ class Block(nn.Module):
         mask_B1TT: Tensor | None = None,
         attend: Attend | None = None,
     ) -> Tensor:
-        x_BTD = x_BTD + self.dropout(self._attention(self.attention_norm(x_BTD), rotation, mask_B1TT, attend))
-        both_BTN2F = self.gate_up(self.feed_forward_norm(x_BTD)).unflatten(-1, (-1, 2, self.part_width))
-        gate_BTNF, up_BTNF = both_BTN2F.unbind(-2)
-        out_BTD: Tensor = x_BTD + self.dropout(self.down((functional.silu(gate_BTNF) * up_BTNF).flatten(-2)))
-        return out_BTD
+        x_BTD = x_BTD + self._dropped(self._attention(self.attention_norm(x_BTD), rotation, mask_B1TT, attend))
+        both_BTF = self.gate_up(self.feed_forward_norm(x_BTD))
+        gate_BTNF, up_BTNF = both_BTF.view(*both_BTF.shape[:-1], -1, 2, self.part_width).unbind(-2)
+        return x_BTD + self._dropped(self.down((functional.silu(gate_BTNF) * up_BTNF).flatten(-2)))
+
+    def _dropped(self, x_BTD: Tensor) -> Tensor:
+        """After dropout, while training: a step of generation notices every call."""
+        dropped_BTD: Tensor = self.dropout(x_BTD) if self.dropout.training else x_BTD
+        return dropped_BTD
 
     def _attention(
         self,
