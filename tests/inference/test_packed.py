@@ -32,7 +32,7 @@ def test_a_packed_pool_may_hold_eight_bits() -> None:
         pool = Pool(model.kv_layout(), 9, block=4, storage=storage)
         tables = [Table(pool), Table(pool)]
         with torch.no_grad():
-            ids = torch.tensor([sum(prompts([9, 4]), [])])
+            ids = torch.tensor([[token for row in prompts([9, 4]) for token in row]])
             found.append(model(ids, cache=Packed(pool, tables, [9, 4])))
     assert 0 < (found[1] - found[0]).norm() / found[0].norm() < 0.04
 

@@ -14,7 +14,10 @@ from gradwire.comm import AllReduce
 from gradwire.inference import Cache, Caching, generate
 from gradwire.schedulers import Duration, Plan
 from gradwire.trainer import Run, Settings, Trainer
+from gradwire.trainer.assemble import scoring_of
 from gradwire.trainer.blocks import checkpoint_activations, compile_blocks, eagerly
+from gradwire.trainer.config import ConfigError, compose, validate
+from gradwire.trainer.errors import StateMismatchError
 from gradwire.trainer.models import Decoder, HFCausalLM
 from gradwire.trainer.rollouts import Rollouts
 from gradwire.trainer.strategies import DataParallel, FullySharded, Single, Strategy
@@ -185,3 +188,30 @@ def test_blocks_that_were_changed_for_training_generate_the_same(change: Callabl
     with eagerly(model):
         found = generate(model, [[1, 2, 3]], 9)
     assert [each.tokens for each in found] == [each.tokens for each in expected]
+
+
+def test_a_scorer_and_rollouts_are_named_in_the_configuration() -> None:
+    judge = f"{__name__}.Judge"
+    overrides = [
+        f"+evaluation.scorer._target_={judge}",
+        f"allow_targets=[{__name__.split('.')[0]}]",
+        "+callbacks.rollouts._target_=gradwire.trainer.rollouts.Rollouts",
+        "+callbacks.rollouts.prompts=[a,b]",
+        "launch.device=cpu",
+    ]
+    valid = validate(compose(overrides, None))
+    made = scoring_of(valid.config, writing(), valid.allow_targets)
+    assert made is not None
+    assert type(made.scorer).__name__ == "Judge"
+    with pytest.raises(StateMismatchError, match="needs data that turns text into tokens"):
+        scoring_of(valid.config, None, valid.allow_targets)
+    with pytest.raises(ConfigError, match="lenght"):
+        validate(compose([*overrides, "+callbacks.rollouts.lenght=3"], None))
+
+
+def test_a_scorer_without_prompts_is_told() -> None:
+    class Silent(Judge):
+        prompts = ()
+
+    with pytest.raises(StateMismatchError, match="Silent gives no prompts"):
+        Scoring(writing(), Silent()).measure(decoder(), Single(), 1)
