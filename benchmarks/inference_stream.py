@@ -70,9 +70,8 @@ def main() -> None:
         marks.append(mark)
     first, last = marks[1 if len(marks) > 2 else 0], marks[-1]  # the window fills in the first stretch
     grown = (last.resident - first.resident) / 2**20
-    print(
-        f"from {first.end:,} to {last.end:,} tokens: × {last.milliseconds / first.milliseconds:.3f} ms, {grown:+.1f} MiB"
-    )
+    slower = last.milliseconds / first.milliseconds
+    print(f"from {first.end:,} to {last.end:,} tokens: × {slower:.3f} in time, {grown:+.1f} MiB")
     if told.json is not None:
         told.json.write_text(json.dumps([asdict(mark) for mark in marks], indent=1) + "\n")
 

@@ -72,6 +72,8 @@ def generate(
         stops = Stop(strings=tuple(stop or ()), decode=model.decode)
         writer = _Writer(model, tokens, samples, seed, sampling, stops, caching)
         if given is None:
+            if json_file is not None:
+                raise typer.BadParameter("--json needs --prompt or --file")
             _converse(writer)
             return
         if not given:

@@ -88,7 +88,9 @@ class Writing:
                 ids,
                 self.length,
                 Sampling(self.temperature),
-                shares=Shares(strategy.data_rank, strategy.data_size, strategy.gather_shares),
+                shares=Shares(
+                    strategy.data_rank, strategy.data_size, strategy.gather_shares, lockstep=not strategy.whole
+                ),
                 samples=samples,
                 seed=derive_seed(self.seed, purpose, update),
                 caching=self._caching(model, max(map(len, ids)) + self.length),

@@ -81,6 +81,7 @@ class Strategy(ABC):
     world_size: int = 1
     device: torch.device
     layout: str = "buckets"  # what parts of gradients `reduced` is of; only with the same ones can it be put back
+    whole: bool = True  # whether each rank holds a whole model, and can call it without the others
     apart: bool = False  # whether ranks hold different models, and apply different gradients, for a while
 
     @property

@@ -49,6 +49,8 @@ class FullySharded(Collective):
         StrategyError: the device cannot do it, or a codec is on an axis along which weights are sharded.
     """
 
+    whole = False
+
     def __init__(
         self,
         all_reduce: AllReduce,
