@@ -59,7 +59,7 @@ class _Views:
 
 
 def _encoded(rows: Tensor) -> tuple[Tensor, Tensor]:
-    rows = rows.float()
+    rows = rows.detach().float()
     scales = rows.abs().amax(-1) / _LARGEST
     scales = scales.masked_fill(~scales.isfinite(), float("nan"))
     steps = rows / scales.clamp_min(torch.finfo(torch.float32).tiny).unsqueeze(-1)

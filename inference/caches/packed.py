@@ -13,6 +13,7 @@ from torch import Tensor
 from gradwire.inference.attention import attention
 from gradwire.inference.caches.cache import Cache
 from gradwire.inference.caches.pool import Pool, Table
+from gradwire.inference.caches.storage import Storage
 from gradwire.inference.errors import InferenceError
 
 
@@ -100,17 +101,18 @@ class Packed(Cache):
         keys, values = self._pool.keys[layer], self._pool.values[layer]
         keys.write(self._slots, k_BKTE[0].transpose(0, 1))
         values.write(self._slots, v_BKTE[0].transpose(0, 1))
-        mixed = []
-        for group in self._groups:
-            rows = len(group.blocks)
-            q_KGBTE = q_BKGTE[0, :, :, group.first : group.end].unflatten(2, (rows, -1))
-            seen = [
-                each.read(group.blocks).flatten(1, 2)[:, : group.seen].transpose(1, 2).to(q_BKGTE.dtype)
-                for each in (keys, values)
-            ]
-            mixed_BKGTE = attention(q_KGBTE.permute(2, 0, 1, 3, 4), *seen, group.mask, causal=False)
-            mixed.append(mixed_BKGTE.permute(1, 2, 0, 3, 4).flatten(2, 3))
+        mixed = [self._mix(group, q_BKGTE[0, :, :, group.first : group.end], keys, values) for group in self._groups]
         return torch.cat(mixed, 2).unsqueeze(0)
+
+    def _mix(self, group: _Group, q_KGNE: Tensor, keys: Storage, values: Storage) -> Tensor:
+        """What a group's queries [K, G, N, E] see of their own sequences, likewise."""
+        q_BKGTE = q_KGNE.view(*q_KGNE.shape[:2], len(group.blocks), -1, q_KGNE.shape[-1]).permute(2, 0, 1, 3, 4)
+        keys_BKSE, values_BKSE = (
+            each.read(group.blocks).flatten(1, 2)[:, : group.seen].transpose(1, 2).to(q_KGNE.dtype)
+            for each in (keys, values)
+        )
+        mixed_BKGTE = attention(q_BKGTE, keys_BKSE, values_BKSE, group.mask, causal=False)
+        return mixed_BKGTE.permute(1, 2, 0, 3, 4).flatten(2, 3)
 
     def wanted(self, x_BTD: Tensor) -> Tensor:
         """The last token of each sequence [1, sequences, D]."""

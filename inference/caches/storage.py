@@ -66,7 +66,7 @@ class Plain:
         return self._rows.nbytes
 
     def write(self, index: Index, rows: Tensor) -> None:
-        self._rows[index] = rows.to(self._rows.dtype)
+        self._rows[index] = rows.detach().to(self._rows.dtype)  # what is kept has no gradient
 
     def read(self, index: Index) -> Tensor:
         return self._rows[index]
@@ -85,7 +85,7 @@ class _Views:
         self._views = views
 
     def write(self, number: int, rows: Tensor) -> None:
-        self._views[number].copy_(rows)
+        self._views[number].copy_(rows.detach())
 
     def read(self, number: int) -> Tensor:
         return self._views[number]
