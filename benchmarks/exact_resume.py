@@ -296,7 +296,9 @@ class Campaign:
         update = random.Random(f"{self.seed}, {case}").randrange(6, last)
         folder = Path(tempfile.mkdtemp(dir=self.folder)) / "run"
         try:
-            return update, (self._moved if isinstance(case, Move) else self._resumed)(case, folder, update)
+            if isinstance(case, Move):
+                return update, self._moved(case, folder, update)
+            return update, self._resumed(case, folder, update)
         except RuntimeError as error:
             return update, [str(error)]
         finally:
