@@ -1,11 +1,12 @@
 """What float16 and bfloat16 share: two bytes a value, each by itself."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gradwire.comm.codecs.codec import padded
+from gradwire.comm.codecs.codec import Codec, padded
 from gradwire.comm.codecs.compiled import Kernel
 
 
@@ -72,3 +73,27 @@ class Halves:
         self._encode_error.prepare(values, halves, error)
         self._decode.prepare(halves, error)
         self._decode_add.prepare(halves, error)
+
+
+class HalfCodec(Codec):
+    """A codec that is nothing but one kind of halves."""
+
+    halves: ClassVar[Halves]
+
+    def nbytes(self, count: int) -> int:
+        return self.halves.nbytes(count)
+
+    def encode(self, values: Tensor, payload: Tensor, *, seed: int = 0, error: Tensor | None = None) -> None:
+        self.check(values, payload, error)
+        self.halves.encode(values, payload, error)
+
+    def decode(self, payload: Tensor, out: Tensor) -> None:
+        self.check(out, payload)
+        self.halves.decode(payload, out)
+
+    def decode_add(self, payload: Tensor, out: Tensor) -> None:
+        self.check(out, payload)
+        self.halves.decode_add(payload, out)
+
+    def prepare(self, device: torch.device | str = "cpu") -> None:
+        self.halves.prepare(device)

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from benchmarks.strategy_runs import Losses
 from gradwire.checkpoint import Checkpointer, State
 from gradwire.comm import AllReduce, Topology
 from gradwire.comm.codecs import Codec, Int4, TopK
@@ -20,7 +21,6 @@ from gradwire.comm.telemetry import Traffic
 from gradwire.schedulers import Clock, Duration, Plan
 from gradwire.trainer import Settings, Trainer
 from gradwire.trainer.assemble import build_strategy
-from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.communication import EVERY, Communication
 from gradwire.trainer.config import compose, validate
 from gradwire.trainer.config.contradictions import Machine, contradictions
@@ -55,16 +55,8 @@ def loss_of(model: nn.Module, batch: Any) -> Tensor:
     return loss
 
 
-class Records(Callback):
-    def __init__(self) -> None:
-        self.of: dict[int, Mapping[str, Any]] = {}
-
-    def on_record(self, trainer: Trainer, record: Mapping[str, Any]) -> None:
-        self.of[record["update"]] = record
-
-
-def trainer_on(strategy: DataParallel, store: Checkpointer | None = None, **settings: Any) -> tuple[Trainer, Records]:
-    model, records = network(), Records()
+def trainer_on(strategy: DataParallel, store: Checkpointer | None = None, **settings: Any) -> tuple[Trainer, Losses]:
+    model, records = network(), Losses()
     trainer = Trainer(
         model,
         Points(),

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from benchmarks.strategy_runs import Losses
 from gradwire.checkpoint import Checkpointer
 from gradwire.comm import AllReduce, Overlap
 from gradwire.schedulers import Clock, Duration, Plan
@@ -57,14 +58,6 @@ class Loss:
         return {"loss": self(model, batch)}
 
 
-class Records(Callback):
-    def __init__(self) -> None:
-        self.of: dict[int, Mapping[str, Any]] = {}
-
-    def on_record(self, trainer: Trainer, record: Mapping[str, Any]) -> None:
-        self.of[record["update"]] = record
-
-
 def trainer_of(codec: str, overlap: Overlap, store: Checkpointer | None = None, **options: Any) -> Trainer:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 1))
@@ -81,14 +74,14 @@ def trainer_of(codec: str, overlap: Overlap, store: Checkpointer | None = None, 
         strategy=DataParallel(all_reduce, CPU, overlap=overlap),
         settings=settings,
         checkpointer=store,
-        callbacks={"records": Records()},
+        callbacks={"records": Losses()},
         **options,
     )
 
 
 def records_of(trainer: Trainer) -> dict[int, Mapping[str, Any]]:
     records = trainer.callbacks["records"]
-    assert isinstance(records, Records)
+    assert isinstance(records, Losses)
     return records.of
 
 

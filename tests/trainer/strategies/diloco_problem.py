@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.strategy_runs import Losses
 from gradwire.checkpoint import Checkpointer
 from gradwire.comm import AllReduce, Topology
 from gradwire.schedulers import Clock, Plan
 from gradwire.trainer import Settings, Trainer
-from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.data import Feed, SampleStream
 from gradwire.trainer.strategies import DataParallel, DiLoCo
 
@@ -71,14 +71,6 @@ class Loss:
 
     def measures(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
         return {"loss": self(model, batch)}
-
-
-class Records(Callback):
-    def __init__(self) -> None:
-        self.of: dict[int, Mapping[str, Any]] = {}
-
-    def on_record(self, trainer: Trainer, record: Mapping[str, Any]) -> None:
-        self.of[record["update"]] = record
 
 
 @dataclass(frozen=True)
@@ -148,14 +140,14 @@ def _trainer(way: Way, strategy: Any, store: Checkpointer | None, options: dict[
         strategy=strategy,
         settings=settings,
         checkpointer=store,
-        callbacks={"records": Records(), **options.pop("callbacks", {})},
+        callbacks={"records": Losses(), **options.pop("callbacks", {})},
         **options,
     )
 
 
 def records_of(trainer: Trainer) -> dict[int, Mapping[str, Any]]:
     records = trainer.callbacks["records"]
-    assert isinstance(records, Records)
+    assert isinstance(records, Losses)
     return records.of
 
 
