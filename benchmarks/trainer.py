@@ -78,16 +78,16 @@ def torchrun(*arguments: str) -> dict[str, Any]:
         return result
 
 
-def measure(size: str, rounds: int, peers: list[str]) -> dict[str, Any]:
-    """Speed in alternated blocks, memory in processes of their own."""
+def measure(size: str, rounds: int, peers: list[str], memory: list[str]) -> dict[str, Any]:
+    """Speed in alternated blocks; memory, of some of them, in processes of their own."""
     seconds = torchrun("--worker", size, "--rounds", str(rounds), "--peers", ",".join(peers))["seconds"]
-    memory = {peer: torchrun("--worker", size, "--rounds", "1", "--peers", peer)["peak_mib"] for peer in peers}
+    peaks = {peer: torchrun("--worker", size, "--rounds", "1", "--peers", peer)["peak_mib"] for peer in memory}
     rows = {}
     for peer in peers:
         rows[peer] = {
             "ms": 1000 * statistics.median(seconds[peer]),
             "ratio": compare(seconds[peer], seconds["bare"]),
-            "peak_mib": memory[peer],
+            "peak_mib": peaks.get(peer),
             "seconds": seconds[peer],
         }
         if peer != "gradwire" and "gradwire" in peers:
@@ -101,7 +101,8 @@ def show(size: str, rows: dict[str, Any]) -> None:
     for peer, row in rows.items():
         ratio = "{:.3f} [{:.3f}, {:.3f}]".format(*row["ratio"])
         against = "{:.3f} [{:.3f}, {:.3f}]".format(*row["gradwire_over_this"]) if "gradwire_over_this" in row else ""
-        print(f"  {peer:12} {1000 / row['ms']:10.1f} {ratio:>26} {against:>26} {row['peak_mib']:9.0f}")
+        peak = "" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}"
+        print(f"  {peer:12} {1000 / row['ms']:10.1f} {ratio:>26} {against:>26} {peak:>9}")
 
 
 def main() -> None:
@@ -110,15 +111,17 @@ def main() -> None:
     parser.add_argument("--sizes", default=",".join(SIZES))
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--peers", default=",".join(RUNNERS))
+    parser.add_argument("--memory", help="whose memory is measured as well; all where not given")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     peers = arguments.peers.split(",")
     if arguments.worker:
         worker(arguments.worker, arguments.rounds, peers)
         return
+    memory = peers if arguments.memory is None else arguments.memory.split(",")
     results: dict[str, Any] = {}
     for size in arguments.sizes.split(","):
-        results[size] = measure(size, arguments.rounds, peers)
+        results[size] = measure(size, arguments.rounds, peers, memory)
         show(size, results[size])
         if arguments.json:
             arguments.json.write_text(json.dumps(results, indent=1))
