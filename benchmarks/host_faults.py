@@ -3,8 +3,9 @@
     python benchmarks/host_faults.py [--only PATTERN] [--json FILE [--missing]] [--markdown FILE] [--folder DIR]
 
 Every case trains the same tiny model by `gradwire train --resume launch.hosts=MIN:MAX` on hosts of the network
-laboratory, has one thing befall them, and compares the whole run with an undisturbed one on two hosts: bit by bit where
-as many hosts trained all the time, else the same samples with losses within 1e-5. Results are added to the JSON.
+laboratory, has one thing or more befall them, and compares the whole run with an undisturbed one on two hosts: bit by
+bit where as many hosts trained all the time, else the same samples with losses within 1e-5. Results are added to the
+JSON.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,11 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))  # run by its path, the folder above is not on it
 
 from benchmarks.exact_resume import TOLERANCE, differences, disagreements, final_state, lines, losses
-from benchmarks.host_events import BEGUN, BOTH, CASES, Case
+from benchmarks.host_events import BEGUN, BOTH, CASES, Case, Event
 from benchmarks.host_lab import Fleet, LabError
 from benchmarks.netlab import Netlab
 
 UPDATES = 60
-PACE = 0.3  # seconds between updates
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class Result:
 
     event: str
     becomes: str
-    survived: bool
-    hosts: list[int]
-    seconds: list[float]
-    lost: int
-    compared: str
-    wrong: list[str]
+    survived: bool = False
+    hosts: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    lost: int = 0
+    compared: str = ""
+    wrong: list[str] = field(default_factory=list)
 
 
 class Campaign:
@@ -62,11 +62,10 @@ class Campaign:
         lab: With as many hosts as the cases need.
         folder: Of the runs.
         updates: Of each of them.
-        pace: Seconds between updates.
     """
 
-    def __init__(self, lab: Netlab, folder: Path, updates: int = UPDATES, pace: float = PACE) -> None:
-        self._lab, self._folder, self._updates, self._pace = lab, folder, updates, pace
+    def __init__(self, lab: Netlab, folder: Path, updates: int = UPDATES) -> None:
+        self._lab, self._folder, self._updates = lab, folder, updates
 
     def undisturbed(self) -> Path:
         """The folder of the run that all are compared with."""
@@ -80,38 +79,53 @@ class Campaign:
             begun.rename(folder)
         return folder
 
-    def run(self, case: Case) -> Result:
+    def run(self, case: Case) -> list[Result]:
+        """What became of each event."""
         folder, reference = Path(tempfile.mkdtemp(dir=self._folder)) / "case", self.undisturbed()
-        with Fleet(self._lab, folder, case.span, self._updates, self._pace) as fleet:
+        done: dict[Event, Result] = {}
+        with Fleet(self._lab, folder, case.span, self._updates, case.pace) as fleet:
             try:
                 for host in reversed(case.hosts):
                     fleet.start(host)
                     time.sleep(1)  # so that the others are there when the first one looks for them
                 fleet.until(BEGUN)
-                case.act(fleet)
+                for event in case.events:
+                    done[event] = _observe(event, case, fleet)
                 _check_codes(fleet, case.codes)
                 wrong = _compare(case, reference, folder)
             except LabError as error:
                 wrong = [str(error)]
-            if fleet.lost() > case.unplanned:
-                wrong.append(f"{fleet.lost()} updates were lost, {case.unplanned} at most may be")
-            changes = fleet.changes()
-            return Result(
-                case.event,
-                case.says,
-                not wrong,
-                [int(change["hosts"]) for change in changes],
-                [round(float(change["restart/seconds"]), 1) for change in changes],
-                fleet.lost(),
-                "same bits" if case.same else f"losses within {_largest(case, reference, folder):.1g}",
-                wrong,
-            )
+        compared = "same bits" if case.same else f"losses within {_largest(case, reference, folder):.1g}"
+        results = [done.get(event, Result(event.name, event.becomes)) for event in case.events]
+        return [
+            replace(result, compared=compared, wrong=[*result.wrong, *wrong], survived=not (result.wrong or wrong))
+            for result in results
+        ]
+
+
+def _observe(event: Event, case: Case, fleet: Fleet) -> Result:
+    """Have an event happen."""
+    changes, lost = len(fleet.changes()), _lost(case, fleet)
+    event.act(fleet)
+    new, lost = fleet.changes()[changes:], _lost(case, fleet) - lost
+    most = 0 if event.planned else 1
+    wrong = [f"{lost} updates were lost, {most} at most may be"] if lost > most else []
+    hosts, seconds = [int(change["hosts"]) for change in new], [round(change["restart/seconds"], 1) for change in new]
+    return Result(event.name, event.becomes, False, hosts, seconds, lost, wrong=wrong)
 
 
 def _check_codes(fleet: Fleet, codes: dict[int, int]) -> None:
     for host, code in codes.items():
         if (found := fleet.wait(host)) != code:
             raise LabError(f"host {host} ended with {found}, not {code}\n{fleet.said(host)}")
+
+
+def _lost(case: Case, fleet: Fleet) -> int:
+    """Updates that were logged and had to be done again, in the same folder or in another one."""
+    if case.run == "run":
+        return fleet.lost()
+    later = lines(fleet.folder / case.run)
+    return max(0, fleet.newest() - int(later[0]["update"]) + 1) if later else 0
 
 
 def _compare(case: Case, reference: Path, folder: Path) -> list[str]:
@@ -162,8 +176,9 @@ def main() -> None:
     options = parser.parse_args()
     known = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
     results = {result["event"]: result for result in known}
-    chosen = [case for case in CASES if re.search(options.only, case.event)]
-    chosen = [case for case in chosen if not (options.missing and case.event in results)]
+    chosen = [case for case in CASES if any(re.search(options.only, event.name) for event in case.events)]
+    if options.missing:
+        chosen = [case for case in chosen if not all(event.name in results for event in case.events)]
     end = time.monotonic() + options.seconds
     with tempfile.TemporaryDirectory() as temporary, Netlab(hosts=3, rate="1gbit") as lab:
         kept = options.folder or Path(temporary)
@@ -172,10 +187,11 @@ def main() -> None:
         for case in chosen:
             if time.monotonic() > end:
                 break
-            result = campaign.run(case)
-            results[case.event] = asdict(result)
-            print(f"{'survived' if result.survived else 'FAILED':9}{result}", flush=True)
-            ordered = [results[case.event] for case in CASES if case.event in results]
+            for result in campaign.run(case):
+                results[result.event] = asdict(result)
+                print(f"{'survived' if result.survived else 'FAILED':9}{result}", flush=True)
+            names = [event.name for case in CASES for event in case.events]
+            ordered = [results[name] for name in names if name in results]
             if options.json:
                 options.json.write_text(json.dumps(ordered, indent=1) + "\n")
             if options.markdown:
