@@ -36,7 +36,7 @@ JOB = [
     "launch.device=cpu",
     "launch.processes=1",
     "launch.restarts=2",
-    "launch.wait=1 minute",
+    "launch.wait=30 seconds",
 ]
 PATIENCE = 200.0  # seconds that anything here may take
 
