@@ -18,6 +18,7 @@ from gradwire.trainer.generate_command import generate
 from gradwire.trainer.launch.streams import make_usable
 from gradwire.trainer.manifest_command import manifest
 from gradwire.trainer.resume_command import ResumeCommand
+from gradwire.trainer.sweep.command import sweep
 
 if TYPE_CHECKING:
     from gradwire.trainer.config import Composed, Valid
@@ -38,6 +39,7 @@ app = typer.Typer(
 app.add_typer(bench)
 app.add_typer(checkpoint)
 app.add_typer(data)
+app.add_typer(sweep)
 
 
 def main() -> None:

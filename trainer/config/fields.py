@@ -15,8 +15,10 @@ def _late_types() -> dict[str, Any]:
     from gradwire.schedulers import Duration
     from gradwire.trainer.optimizers import Group
     from gradwire.trainer.precision import Format
+    from gradwire.trainer.sweep.objectives import Constraint, Objective
 
-    return {"Duration": Duration, "Format": Format, "Group": Group}
+    sweep = {"Constraint": Constraint, "Objective": Objective}
+    return {"Duration": Duration, "Format": Format, "Group": Group, **sweep}
 
 
 def is_section(annotation: Any) -> bool:

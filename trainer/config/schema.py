@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gradwire.schedulers import Duration
     from gradwire.trainer.optimizers import Group
     from gradwire.trainer.precision import Format
+    from gradwire.trainer.sweep.objectives import Constraint, Objective
 
 Node = Mapping[str, Any]
 
@@ -257,6 +258,41 @@ class LaunchSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SweepSection:
+    """A search over keys of the configuration, by `gradwire sweep`.
+
+    Args:
+        dir: The sweep's folder, with a folder for each trial.
+        space: What is varied: by key or config group its values, as overrides write them: interval(0, 1), a,b,c, …
+        objective: What trials are judged by: a metric to make small, or one or more with direction and take.
+        constraints: Limits on metrics; trials beyond them are not the best.
+        trials: Trials altogether; null takes the whole grid, or 20 where there is none.
+        seed: Every choice of the sampler is a function of this, the trial's number and the results so far.
+        seeds: Runs of each trial, with run.seed and the numbers after it; their objectives are averaged.
+        parallel: Trials at once; devices, or cores where there are none, are shared out.
+        failures: Trials that may fail; one more ends the sweep.
+        storage: Where Optuna keeps the results: a database's URL; null keeps a journal in the sweep's folder.
+        sampler: What chooses the values of each trial.
+        pruner: What ends trials that are behind; null ends none.
+        executor: Where trials run.
+    """
+
+    dir: str | None = None
+    space: dict[str, Any] = field(default_factory=dict)
+    objective: str | Objective | list[Objective] = "eval/loss"
+    constraints: list[Constraint] = field(default_factory=list)
+    trials: Annotated[int, Range(ge=1)] | None = None
+    seed: Annotated[int, Range(ge=0, lt=2**63)] = 0
+    seeds: Annotated[int, Range(ge=1)] = 1
+    parallel: Annotated[int, Range(ge=1)] = 1
+    failures: Annotated[int, Range(ge=0)] = 5
+    storage: str | None = None
+    sampler: Annotated[Node, Builds("gradwire.trainer.sweep.samplers.Sampler", group="sweep/sampler")] | None = None
+    pruner: Annotated[Node, Builds("gradwire.trainer.sweep.pruners.Pruner", group="sweep/pruner")] | None = None
+    executor: Annotated[Node, Builds("gradwire.trainer.sweep.executors.Executor", group="sweep/executor")] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Root:
     """A whole configuration.
 
@@ -286,6 +322,7 @@ class Root:
         logger: Loggers by name, beside metrics.jsonl and the progress lines.
         launch: Processes and machines.
         callbacks: Callbacks by name.
+        sweep: A search over keys of the configuration, which `gradwire sweep` makes and nothing else looks at.
         allow_targets: Packages, modules or classes beyond gradwire and torch that `_target_` may name.
     """
 
@@ -317,4 +354,5 @@ class Root:
     logger: dict[str, Annotated[Node, Builds("gradwire.trainer.loggers.base.Logger")]] = field(default_factory=dict)
     launch: LaunchSection
     callbacks: dict[str, Annotated[Node, Builds("gradwire.trainer.callbacks.Callback")]] = field(default_factory=dict)
+    sweep: SweepSection | None = None
     allow_targets: list[str] = field(default_factory=list)

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradwire.trainer.launch import run_directory
 from gradwire.trainer.launch.claim import hold, in_use
@@ -18,6 +18,9 @@ from gradwire.trainer.launch.job import Job
 from gradwire.trainer.launch.logs import log_file, tail
 from gradwire.trainer.launch.signals import ControllerSignals
 from gradwire.trainer.launch.streams import say
+
+if TYPE_CHECKING:
+    from gradwire.trainer.launch.agent import Outcome
 
 WORKER = ("-m", "gradwire.trainer.worker")
 
@@ -105,7 +108,7 @@ def launch(job: Job, controller: Controller, signals: ControllerSignals, program
         job = job.at(run_directory.create(job.config, job.overrides))
     release = _open(job) if host.hosts.most == 1 else lambda: None
     try:
-        code, run_dir = _run(job, host, signals, program)
+        outcome, run_dir = _run(job, host, signals, program)
     except LaunchError as error:
         ours = job.run_dir is not None and job.mode == "train" and run_directory.begun(job.run_dir)
         if job.run_dir is not None and ours and (host.hosts.most == 1 or not in_use(job.run_dir)):
@@ -117,8 +120,8 @@ def launch(job: Job, controller: Controller, signals: ControllerSignals, program
         raise
     finally:
         release()
-    _close(job, run_dir, code)
-    return code
+    _close(job, run_dir, outcome)
+    return outcome.exit_code
 
 
 def _open(job: Job) -> Callable[[], None]:
@@ -132,12 +135,14 @@ def _open(job: Job) -> Callable[[], None]:
     return release
 
 
-def _close(job: Job, run_dir: Path | None, code: int) -> None:
+def _close(job: Job, run_dir: Path | None, outcome: "Outcome") -> None:
     if run_dir is None or job.mode != "train":
         return
+    code, first = outcome.exit_code, outcome.failure
+    failure = None if first is None else {"kind": first.kind, "rank": first.rank, "message": first.message}
     if run_directory.begun(run_dir) and not in_use(run_dir):
         try:
-            run_directory.write_status(run_dir, run_directory.status_of(code), code)
+            run_directory.write_status(run_dir, run_directory.status_of(code), code, failure)
         except OSError as error:  # a full disk does not change how the run went
             say(f"{error.filename}: {error.strerror}")
     elif not run_directory.recorded(
@@ -148,7 +153,9 @@ def _close(job: Job, run_dir: Path | None, code: int) -> None:
         say(line)
 
 
-def _run(job: Job, host: HostPlan, signals: ControllerSignals, program: tuple[str, ...]) -> tuple[int, Path | None]:
+def _run(
+    job: Job, host: HostPlan, signals: ControllerSignals, program: tuple[str, ...]
+) -> tuple["Outcome", Path | None]:
     """Meet the other hosts, run the agent, show the first failure."""
     from torch.distributed.elastic.agent.server.api import WorkerSpec
 
@@ -197,7 +204,7 @@ def _run(job: Job, host: HostPlan, signals: ControllerSignals, program: tuple[st
         raise StoppedBeforeStart("The signal came before the workers had met: run the same command again.")
     if agent.outcome.failure is not None:
         sys.stderr.write(f"\n{agent.outcome.failure.render()}\n\n")
-    return agent.outcome.exit_code, directory
+    return agent.outcome, directory
 
 
 def _prepare_environment(host: HostPlan) -> None:

@@ -112,10 +112,18 @@ def write_config(directory: Path, config: Mapping[str, Any], overrides: Sequence
         file.writelines(f"{override}\n" for override in overrides)
 
 
-def write_status(directory: Path, status: str, exit_code: int | None = None) -> None:
+def write_status(
+    directory: Path, status: str, exit_code: int | None = None, failure: Mapping[str, Any] | None = None
+) -> None:
     """Record how the run stands: `running`, `done`, `failed` or `preempted`, with the exit code once it has ended.
 
     The directory says 75 even where an outer torchrun returns 1 to the shell.
+
+    Args:
+        directory: The run directory.
+        status: How it stands.
+        exit_code: That of the command.
+        failure: What went wrong first: `kind`, `rank` and `message`.
     """
     record = {
         "status": status,
@@ -123,6 +131,7 @@ def write_status(directory: Path, status: str, exit_code: int | None = None) -> 
         "time": datetime.now().astimezone().isoformat(timespec="seconds"),
         "host": socket.gethostname(),
         "pid": os.getpid(),
+        **({} if failure is None else {"failure": dict(failure)}),
     }
     _write(directory / STATUS, json.dumps(record, indent=2) + "\n")
 

@@ -1,0 +1,1 @@
+"""Sweeps: a search over keys of the configuration, each trial of which is one ordinary launch."""

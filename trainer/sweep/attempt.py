@@ -1,0 +1,188 @@
+"""One trial in the hands of a controller: launched, watched, ended early or launched again, until it has a result."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from gradwire.trainer.launch.exit_codes import ExitCode
+from gradwire.trainer.launch.logs import tail
+from gradwire.trainer.sweep.definition import Definition
+from gradwire.trainer.sweep.executors.base import Executor, Launch, Running
+from gradwire.trainer.sweep.ledger import Ledger
+from gradwire.trainer.sweep.objectives import SECONDS, history, last_update
+from gradwire.trainer.sweep.pruners import Pruner
+from gradwire.trainer.sweep.result import Result
+from gradwire.trainer.sweep.trial import OUTPUT, Trial, status_of_run
+
+_VAIN = 3  # launches in a row that were killed or stopped by others before their run got on
+
+
+class Attempt:
+    """A trial that this controller holds.
+
+    Args:
+        trial: The trial.
+        values: Its values.
+        definition: The sweep's.
+        ledger: The sweep's.
+        executor: Where it runs.
+        pruner: What may end it early; None ends nothing.
+        slot: Which of the places it takes.
+        release: Lets go of the trial.
+    """
+
+    def __init__(
+        self,
+        trial: Trial,
+        values: dict[str, object],
+        definition: Definition,
+        ledger: Ledger,
+        executor: Executor,
+        pruner: Pruner | None,
+        slot: int,
+        release: Callable[[], None],
+    ) -> None:
+        self.trial, self.values, self.slot, self.release = trial, values, slot, release
+        self._definition, self._ledger, self._executor, self._pruner = definition, ledger, executor, pruner
+        self._running: Running | None = None
+        self._run = 0
+        self._stopped = False
+        self._judged = max(ledger.trial(trial.number).intermediate_values, default=0)  # a verdict may have been missed
+        self._updates: tuple[int, int] = (-1, 0)  # where the run was at its last launch, and launches in vain since
+        self._total: int | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether a launch of it runs."""
+        return self._running is not None
+
+    def stop(self) -> None:
+        """Have the launch save and end; it is not launched again."""
+        if self._running is not None and not self._stopped:
+            self._running.stop()
+        self._stopped = True
+
+    def kill(self) -> None:
+        """End the launch at once."""
+        if self._running is not None:
+            self._running.kill()
+
+    def advance(self) -> Result | None:
+        """Do what there is to do; the result once there is one and nothing runs any more."""
+        verdict = Result.read(self.trial.folder)
+        if self._running is None:
+            if verdict is None and not self._stopped:
+                self._launch()
+            return verdict
+        code = self._running.poll()
+        verdict = verdict or self._judge()
+        if code is None:
+            if verdict is not None and not self._stopped:
+                self.stop()
+            return None
+        self._running, self._stopped = None, self._stopped and verdict is None
+        self.trial.note_end(self._run, code)
+        return verdict or self._ended(code)
+
+    def _launch(self) -> None:
+        """Launch the first run that is not done, or wait for what an earlier controller left running."""
+        done = [status_of_run(run_dir).get("status") == "done" for run_dir in self.trial.runs]
+        if all(done):
+            self._conclude()
+            return
+        self._run = done.index(False)
+        run_dir = self.trial.runs[self._run]
+        run_dir.mkdir(parents=True, exist_ok=True)
+        launch = self._launch_of(self._run)
+        self._running = self._executor.left(launch)
+        if self._running is None:
+            before, vain = self._updates
+            now = last_update(run_dir)
+            self._updates = (now, vain + 1 if now == before else 0)
+            self.trial.note_start(self._run)
+            self._running = self._executor.start(launch, self.slot, self._definition.parallel)
+
+    def _launch_of(self, run: int) -> Launch:
+        return Launch(
+            overrides=tuple(self._definition.overrides_of(self.trial, self.values, run)),
+            config_dir=self._definition.config_dir,
+            run_dir=self.trial.runs[run],
+            output=self.trial.folder / OUTPUT,
+            cwd=self._definition.cwd,
+            name=f"{self._definition.study}-{self.trial.number}-{run}",
+        )
+
+    def _judge(self) -> Result | None:
+        """Ask the pruner about each new evaluation of the trial's first run, except the run's last one."""
+        if self._run != 0:
+            return None
+        objective = self._ledger.objectives[0]
+        found = history(self.trial.runs[0], objective.metric)
+        for evaluation, measured in list(enumerate(found))[self._judged :]:
+            reported = self._ledger.report(self.trial.number, evaluation, measured.value)
+            self._judged = evaluation + 1
+            if self._pruner is None or measured.samples >= self._samples():
+                continue
+            if self._pruner.behind(self._ledger.study, reported):
+                return self._write(Result("pruned", [], [], measured.update, self.trial.seconds()))
+        return None
+
+    def _samples(self) -> int:
+        """Samples of the whole run."""
+        if self._total is None:
+            self._total = self._definition.total_samples(self.trial.runs[0])
+        return self._total
+
+    def _ended(self, code: int) -> Result | None:
+        """What a launch that ended by itself means."""
+        if code == ExitCode.DONE:
+            return self._conclude() if self._run == len(self.trial.runs) - 1 else None
+        if self._stopped:
+            return None  # the sweep is being stopped: the trial goes on another time
+        failure = status_of_run(self.trial.runs[self._run]).get("failure") or {}
+        interrupted = code < 0 or code == ExitCode.PREEMPTED or failure.get("kind") == "killed"
+        if interrupted and self._updates[1] < _VAIN - 1:
+            return None
+        return self._failed(failure.get("message") or self._last_words(code))
+
+    def _last_words(self, code: int) -> str:
+        lines = [line for line in tail(self.trial.folder / OUTPUT, 40).splitlines() if line.strip()]
+        ending = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        return f"{ending}: {lines[-1].strip()}" if lines else ending
+
+    def _conclude(self) -> Result:
+        """The result of a trial all of whose runs are done."""
+        values = []
+        for objective in self._ledger.objectives:
+            measured = [self._values(run_dir, objective.metric) for run_dir in self.trial.runs]
+            if not all(measured):
+                return self._failed(f"never reported {objective.metric}, which sweep.objective names{self._known()}")
+            values.append(sum(objective.of(each) for each in measured) / len(measured))
+        if any(value != value for value in values):
+            return self._failed("the objective is NaN")
+        excesses = []
+        for constraint in self._ledger.constraints:
+            measured = [self._values(run_dir, constraint.metric) for run_dir in self.trial.runs]
+            if not all(measured):
+                return self._failed(f"never reported {constraint.metric}, which sweep.constraints names{self._known()}")
+            excesses.append(constraint.excess(sum(each[-1] for each in measured) / len(measured)))
+        return self._write(Result("complete", values, excesses, self._reached(), self.trial.seconds()))
+
+    def _values(self, run_dir: Path, metric: str) -> list[float]:
+        if metric == SECONDS:
+            return [self.trial.seconds() / len(self.trial.runs)]
+        return [measured.value for measured in history(run_dir, metric)]
+
+    def _known(self) -> str:
+        from gradwire.trainer.sweep.objectives import metrics_of
+
+        return f"; its runs report {', '.join(sorted(metrics_of(self.trial.runs[0])))}"
+
+    def _failed(self, reason: str) -> Result:
+        return self._write(Result("failed", [], [], self._reached(), self.trial.seconds(), " ".join(reason.split())))
+
+    def _reached(self) -> int:
+        return max(last_update(run_dir) for run_dir in self.trial.runs)
+
+    def _write(self, result: Result) -> Result:
+        result.write(self.trial.folder)
+        return result

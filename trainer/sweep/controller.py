@@ -1,0 +1,173 @@
+"""Runs a sweep: asks for trials, launches them, ends those that are behind, and writes down what came of them.
+
+Several controllers may work on one sweep, on one host or on several that share its folder: each trial is held by one of
+them at a time through a lock that the kernel frees when its controller dies, and another one then takes it over.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from gradwire.trainer.launch.exit_codes import ExitCode
+from gradwire.trainer.launch.signals import ControllerSignals
+from gradwire.trainer.sweep.attempt import Attempt
+from gradwire.trainer.sweep.definition import Definition
+from gradwire.trainer.sweep.errors import TooManyFailuresError
+from gradwire.trainer.sweep.ledger import Ledger
+from gradwire.trainer.sweep.result import Result
+from gradwire.trainer.sweep.trial import Trial
+
+_PAUSE = 0.2  # seconds between two looks at what runs
+_ASKING = ".asking"
+
+
+class Watcher(Protocol):
+    """Shows how a sweep goes."""
+
+    def began(self, attempt: Attempt) -> None:
+        """A trial was taken in hand."""
+
+    def ended(self, attempt: Attempt, result: Result) -> None:
+        """A trial has a result."""
+
+    def look(self) -> None:
+        """Some time has passed."""
+
+
+class Controller:
+    """One process that works on a sweep.
+
+    Args:
+        definition: The sweep.
+        ledger: Its ledger.
+        signals: What this process is told, installed already.
+        watcher: Shows how it goes.
+    """
+
+    def __init__(self, definition: Definition, ledger: Ledger, signals: ControllerSignals, watcher: Watcher) -> None:
+        self._definition, self._ledger, self._signals, self._watcher = definition, ledger, signals, watcher
+        self._sampler, self._pruner = definition.component("sampler"), definition.component("pruner")
+        self._executor = definition.component("executor")
+        self._trials = definition.trials()
+        self._attempts: dict[int, Attempt] = {}
+
+    def run(self) -> ExitCode:
+        """Work until every trial has a result, or until told to stop.
+
+        Returns:
+            0, or 75 where a signal came.
+
+        Raises:
+            TooManyFailuresError: more trials failed than may.
+            StorageError: the storage cannot be used any more.
+        """
+        self._signals.workers_run = True
+        try:
+            while not self._finished():
+                self._advance()
+                if self._signals.first is not None:
+                    return ExitCode.PREEMPTED
+                self._check_failures()
+                self._begin()
+                self._watcher.look()
+                time.sleep(_PAUSE)
+        finally:
+            self._stop()
+        return ExitCode.DONE
+
+    def _finished(self) -> bool:
+        return not self._attempts and len(self._ledger.finished()) >= self._trials
+
+    def _advance(self) -> None:
+        for number, attempt in list(self._attempts.items()):
+            result = attempt.advance()
+            if result is not None:
+                self._ledger.close(number, result)
+                self._let_go(attempt)
+                self._watcher.ended(attempt, result)
+
+    def _let_go(self, attempt: Attempt) -> None:
+        del self._attempts[attempt.trial.number]
+        attempt.release()
+
+    def _check_failures(self) -> None:
+        """Raise once too many trials failed."""
+        failed = [trial for trial in self._ledger.trials() if trial.state.name == "FAIL"]
+        allowed = self._definition.section["failures"]
+        if len(failed) > allowed:
+            last, directory = failed[-1], self._definition.directory
+            raise TooManyFailuresError(
+                f"{len(failed)} trials failed and sweep.failures={allowed}. The last one was trial {last.number}: "
+                f"{last.user_attrs.get('reason')}. Its folder is {self._definition.trial(last.number).folder}. Go on "
+                f"with `gradwire sweep --resume {directory} sweep.failures={2 * len(failed)}`."
+            )
+
+    def _begin(self) -> None:
+        """Fill the free places: with trials that nobody holds any more first, then with new ones."""
+        while len(self._attempts) < self._definition.parallel:
+            with self._asking():
+                taken = self._take()
+                if taken is None:
+                    return
+                trial, release = taken
+                values = self._ledger.fill(trial.number, self._sampler, self._definition.section["seed"])
+            trial.describe(values, self._definition.space.overrides(values))
+            self._attempts[trial.number] = attempt = Attempt(
+                trial,
+                values,
+                self._definition,
+                self._ledger,
+                self._executor,
+                self._pruner,
+                self._free_slot(),
+                release,
+            )
+            self._watcher.began(attempt)
+
+    def _take(self) -> tuple[Trial, Callable[[], None]] | None:
+        """A trial without a result that is this controller's from now on; None where there is none left."""
+        trials = self._ledger.trials()
+        for each in trials:
+            if each.state.is_finished() or each.number in self._attempts:
+                continue
+            trial = self._definition.trial(each.number)
+            if (release := trial.hold()) is not None:
+                if not self._ledger.trial(each.number).state.is_finished():
+                    return trial, release
+                release()  # another controller has just finished it
+        if len(trials) >= self._trials:
+            return None
+        trial = self._definition.trial(self._ledger.create())
+        release = trial.hold()
+        assert release is not None, "nobody else knows of a trial that was made under the lock"
+        return trial, release
+
+    def _free_slot(self) -> int:
+        taken = {attempt.slot for attempt in self._attempts.values()}
+        return next(slot for slot in range(self._definition.parallel) if slot not in taken)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """One controller at a time asks for a trial: what a sampler sees is whole."""
+        descriptor = os.open(self._definition.directory / _ASKING, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _stop(self) -> None:
+        """Have what still runs save and end; it goes on when the sweep is resumed."""
+        for attempt in self._attempts.values():
+            attempt.stop()
+        while any(attempt.running for attempt in self._attempts.values()):
+            if self._signals.insisted:
+                for attempt in self._attempts.values():
+                    attempt.kill()
+            self._advance()
+            time.sleep(_PAUSE)
+        for attempt in list(self._attempts.values()):
+            self._let_go(attempt)

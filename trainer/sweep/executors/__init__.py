@@ -1,0 +1,6 @@
+"""Where the trials of a sweep run."""
+
+from gradwire.trainer.sweep.executors.base import Executor, Launch, Running
+from gradwire.trainer.sweep.executors.local import Local
+
+__all__ = ["Executor", "Launch", "Local", "Running"]

@@ -1,0 +1,113 @@
+"""What ends trials that are behind, by the evaluations of all trials.
+
+Evaluations are counted, the one before the first update being number 0: trials are compared where they have had equally
+many. A verdict is a function of the values in the study alone, so it is the same when it is asked for again.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+from gradwire.trainer.config.range import Range
+
+if TYPE_CHECKING:
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial
+
+
+class Pruner(Protocol):
+    """Ends trials that are behind."""
+
+    def behind(self, study: "Study", trial: "FrozenTrial") -> bool:
+        """Whether to end a trial after its last evaluation, which is in the study already."""
+
+
+class Median:
+    """Ends a trial whose best value so far is worse than the median of the others at the same evaluation.
+
+    Args:
+        startup: Finished trials without which none is ended.
+        warmup: Evaluations of a trial after which it may be ended.
+    """
+
+    def __init__(self, startup: Annotated[int, Range(ge=0)] = 5, warmup: Annotated[int, Range(ge=0)] = 0) -> None:
+        self._percentile = Percentile(50.0, startup, warmup)
+
+    def behind(self, study: "Study", trial: "FrozenTrial") -> bool:
+        """Whether its best value is worse than the median."""
+        return self._percentile.behind(study, trial)
+
+
+class Percentile:
+    """Ends a trial whose best value so far is not among the best of the others at the same evaluation.
+
+    Args:
+        keep: Percent of trials that are kept.
+        startup: Finished trials without which none is ended.
+        warmup: Evaluations of a trial after which it may be ended.
+    """
+
+    def __init__(
+        self,
+        keep: Annotated[float, Range(gt=0, lt=100)] = 25.0,
+        startup: Annotated[int, Range(ge=0)] = 5,
+        warmup: Annotated[int, Range(ge=0)] = 0,
+    ) -> None:
+        self._keep, self._startup, self._warmup = keep, startup, warmup
+
+    def behind(self, study: "Study", trial: "FrozenTrial") -> bool:
+        """Whether its best value is beyond the percentile."""
+        from optuna.pruners import PercentilePruner
+
+        return PercentilePruner(self._keep, self._startup, self._warmup).prune(study, trial)
+
+
+class SuccessiveHalving:
+    """Lets the best part of the trials pass each rung (Li 2020, arXiv 1810.05934); the first to arrive passes.
+
+    Args:
+        first: Evaluation at which the first rung is.
+        factor: Each rung lies this many times as far as the one before, and lets one in so many pass.
+    """
+
+    def __init__(self, first: Annotated[int, Range(ge=1)] = 1, factor: Annotated[int, Range(ge=2)] = 4) -> None:
+        self._first, self._factor = first, factor
+
+    def behind(self, study: "Study", trial: "FrozenTrial") -> bool:
+        """Whether it is at a rung, and not among the best that were there."""
+        step = trial.last_step
+        if step is None or not self._is_rung(step):
+            return False
+        value = trial.intermediate_values[step]
+        others = [other.intermediate_values for other in study.get_trials(deepcopy=False)]
+        there = [values[step] for values in others if step in values]
+        places = max(1, len(there) // self._factor)
+        sign = 1 if study.direction.name == "MINIMIZE" else -1
+        better = sum(1 for each in there if sign * each < sign * value)
+        return better >= places or value != value  # NaN is never good enough
+
+    def _is_rung(self, step: int) -> bool:
+        rung = self._first
+        while rung < step:
+            rung *= self._factor
+        return rung == step
+
+
+class Patience:
+    """Ends a trial that has not become better for a while.
+
+    Args:
+        evaluations: So many in a row without a better value end it.
+        least: What counts as better, in units of the objective.
+    """
+
+    def __init__(
+        self, evaluations: Annotated[int, Range(ge=1)] = 3, least: Annotated[float, Range(ge=0)] = 0.0
+    ) -> None:
+        self._evaluations, self._least = evaluations, least
+
+    def behind(self, study: "Study", trial: "FrozenTrial") -> bool:
+        """Whether its last evaluations brought nothing."""
+        sign = 1 if study.direction.name == "MINIMIZE" else -1
+        values = [sign * value for _, value in sorted(trial.intermediate_values.items())]
+        before, since = values[: -self._evaluations], values[-self._evaluations :]
+        best = min((value for value in before if value == value), default=None)  # NaN is none
+        return best is not None and not any(value < best - self._least for value in since)

@@ -1,0 +1,48 @@
+"""How a trial ended; written into its folder first, and from there into the ledger."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+FILE = "result.json"
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a trial ended.
+
+    Args:
+        state: `complete` with the value of every objective; `pruned` by the sweep; `failed` for a reason.
+        values: The objectives, averaged over the trial's runs; empty unless complete.
+        excesses: By how much the trial is beyond each constraint; zero or less is within.
+        update: The last update that counts.
+        seconds: How long its launches took.
+        reason: Why it failed; empty otherwise.
+    """
+
+    state: Literal["complete", "pruned", "failed"]
+    values: list[float]
+    excesses: list[float]
+    update: int
+    seconds: float
+    reason: str = ""
+
+    def write(self, folder: Path) -> None:
+        """Write it down, at once and durably."""
+        temporary = folder / f".{FILE}.{os.getpid()}"
+        with temporary.open("w") as file:
+            json.dump(asdict(self), file)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(folder / FILE)
+
+    @staticmethod
+    def read(folder: Path) -> "Result | None":
+        """The result in a trial's folder, if there is one."""
+        try:
+            return Result(**json.loads((folder / FILE).read_text()))
+        except FileNotFoundError:
+            return None

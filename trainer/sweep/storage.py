@@ -1,0 +1,103 @@
+"""Where Optuna keeps a sweep's results: a journal in the sweep's folder, or a database."""
+
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradwire.trainer.errors import MissingPackageError
+from gradwire.trainer.sweep.errors import StorageError
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+
+JOURNAL = "study.journal"
+
+
+def open_storage(directory: Path, url: str | None) -> "BaseStorage":
+    """Open the storage, and make it where there is none yet.
+
+    Args:
+        directory: The sweep's folder, for its own journal.
+        url: A database's, or None for the journal.
+
+    Raises:
+        MissingPackageError: Optuna is not installed.
+        StorageError: it cannot be opened.
+    """
+    _require()
+    import optuna
+
+    optuna.logging.set_verbosity(logging.ERROR)
+    with reachable(url or str(directory / JOURNAL)):
+        return _journal(directory / JOURNAL) if url is None else optuna.storages.get_storage(url)
+
+
+def _require() -> None:
+    try:
+        import cmaes  # noqa: F401
+        import optuna  # noqa: F401
+    except ImportError as error:
+        raise MissingPackageError(f"sweeps need {error.name}: pip install 'gradwire[sweep]'") from error
+
+
+@contextmanager
+def reachable(place: str) -> Iterator[None]:
+    """Turn what storages raise into one error that names the place."""
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+    try:
+        yield
+    except (ArgumentError, NoSuchModuleError) as error:
+        message = f"sweep.storage={place} is no database's URL ({_first(error)}): write sqlite:///FILE or null"
+        raise StorageError(message) from error
+    except (StorageInternalError, SQLAlchemyError, OSError, ImportError) as error:
+        cause = error.__cause__ or error
+        raise StorageError(f"the sweep's storage {place} cannot be used: {_first(cause)}") from error
+
+
+def _first(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _journal(path: Path) -> "BaseStorage":
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import BaseJournalFileLock, JournalFileBackend
+
+    class Lock(BaseJournalFileLock):
+        """The kernel's lock, which goes with its process: Optuna's own makes others wait half a minute after a kill."""
+
+        def __init__(self) -> None:
+            self._descriptor = -1
+
+        def acquire(self) -> bool:
+            self._descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            return True
+
+        def release(self) -> None:
+            os.close(self._descriptor)
+
+    lock = Lock()
+    lock.acquire()
+    try:
+        _mend(path)
+    finally:
+        lock.release()
+    return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+
+
+def _mend(path: Path) -> None:
+    """Take a torn last line away, which a machine that lost power may leave: Optuna could not read on behind it."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        with path.open("r+b") as file:
+            file.truncate(whole)
+            os.fsync(file.fileno())

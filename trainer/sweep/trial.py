@@ -1,0 +1,101 @@
+"""A trial's folder: what it runs with, what was launched, and how it ended. One controller at a time holds it."""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradwire.trainer.launch.run_directory import CONFIG, STATUS
+from gradwire.trainer.loggers.metrics import FILE as METRICS
+
+TRIALS = "trials"
+VALUES, LAUNCHES, OUTPUT, HELD = "trial.json", "launches.jsonl", "output.log", ".controller"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial of a sweep.
+
+    Args:
+        number: Its number.
+        folder: Its folder, which is its run's folder too where it has a single run.
+        runs: The folders of its runs, one for each seed.
+    """
+
+    number: int
+    folder: Path
+    runs: tuple[Path, ...]
+
+    @staticmethod
+    def of(sweep: Path, number: int, seeds: int) -> "Trial":
+        """A trial of the sweep in a folder."""
+        folder = sweep / TRIALS / str(number)
+        return Trial(number, folder, (folder,) if seeds == 1 else tuple(folder / f"seed-{i}" for i in range(seeds)))
+
+    def hold(self) -> Callable[[], None] | None:
+        """Claim the trial for this controller until it ends or calls what is returned; None where another has it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.folder / HELD, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return lambda: os.close(descriptor)
+
+    def describe(self, values: Mapping[str, Any], overrides: list[str]) -> None:
+        """Write down what the trial runs with."""
+        record = {"number": self.number, "values": dict(values), "overrides": overrides}
+        temporary = self.folder / f".{VALUES}.{os.getpid()}"
+        temporary.write_text(json.dumps(record, indent=2) + "\n")
+        temporary.replace(self.folder / VALUES)
+
+    def note_start(self, run: int) -> None:
+        """Write down that a run is being launched."""
+        self._note({"run": run, "start": time.time()})
+
+    def note_end(self, run: int, code: int) -> None:
+        """Write down that a launch ended."""
+        self._note({"run": run, "end": time.time(), "code": code})
+
+    def _note(self, record: Mapping[str, float]) -> None:
+        with (self.folder / LAUNCHES).open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def launches(self) -> list[dict[str, float]]:
+        """What was written down about launches, in order."""
+        try:
+            lines = (self.folder / LAUNCHES).read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def seconds(self) -> float:
+        """How long the launches took; one whose end nobody saw counts until its last line of metrics."""
+        total, begun = 0.0, None
+        for record in [*self.launches(), {"run": -1}]:
+            if "end" in record and begun is not None:
+                total, begun = total + record["end"] - begun["start"], None
+            elif "start" in record or record["run"] == -1:
+                total += 0.0 if begun is None else max(0.0, self._seen(int(begun["run"])) - begun["start"])
+                begun = record if "start" in record else None
+        return total
+
+    def _seen(self, run: int) -> float:
+        try:
+            return (self.runs[run] / METRICS).stat().st_mtime
+        except OSError:
+            return 0.0
+
+
+def status_of_run(run_dir: Path) -> dict[str, Any]:
+    """What a run's folder says about how the run stands; empty where it says nothing."""
+    try:
+        status = json.loads((run_dir / STATUS).read_text())
+    except (OSError, ValueError):
+        return {}
+    return status if isinstance(status, dict) and (run_dir / CONFIG).exists() else {}
