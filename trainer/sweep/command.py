@@ -1,5 +1,8 @@
 """`gradwire sweep`: begin a sweep, go on with one, show one."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +13,7 @@ from gradwire.trainer.arguments import ConfigDir, Overrides
 
 if TYPE_CHECKING:
     from gradwire.trainer.launch.signals import ControllerSignals
+    from gradwire.trainer.sweep.controller import Watcher
     from gradwire.trainer.sweep.definition import Definition
     from gradwire.trainer.sweep.ledger import Ledger
 
@@ -49,6 +53,41 @@ def run(
         raise typer.Exit(_run(overrides or [], config_dir, resume))
 
 
+@sweep.command()
+def show(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The sweep's folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="As CSV.")] = False,
+) -> None:
+    """Show the trials of a sweep with their values and results; the best ones have a star."""
+    from gradwire.trainer.cli import friendly
+
+    with friendly():
+        from gradwire.trainer.sweep.definition import Definition
+
+        definition = Definition.read(directory)
+        ledger = open_ledger(definition)
+        if as_json or as_csv:
+            from gradwire.trainer.sweep import standing
+
+            text = standing.to_json(definition, ledger) if as_json else standing.to_csv(definition, ledger)
+            typer.echo(text, nl=False)
+        else:
+            _print_table(definition, ledger)
+
+
+def _print_table(definition: "Definition", ledger: "Ledger") -> None:
+    from rich.console import Console
+
+    from gradwire.trainer.sweep.screen import picture
+    from gradwire.trainer.sweep.standing import standings
+
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    console.print(picture(standings(definition, ledger), definition, ledger))
+    for line in _closing(definition, ledger):
+        typer.echo(line)
+
+
 def _run(overrides: list[str], config_dir: Path | None, resume: Path | None) -> int:
     from gradwire.trainer.launch.signals import ControllerSignals
 
@@ -60,11 +99,10 @@ def _run(overrides: list[str], config_dir: Path | None, resume: Path | None) -> 
 
 def _begun(overrides: list[str], config_dir: Path | None) -> "Definition":
     from gradwire.trainer.sweep.request import requested
-    from gradwire.trainer.sweep.storage import open_storage
+    from gradwire.trainer.sweep.storage import check
 
     definition = requested(overrides, config_dir)
-    if definition.section["storage"] is not None:
-        open_storage(definition.directory, definition.section["storage"])  # before there is a folder for it
+    check(definition.section["storage"])  # before there is a folder for the sweep
     definition.write()
     return definition
 
@@ -79,15 +117,43 @@ def _resumed(overrides: list[str], config_dir: Path | None, directory: Path) -> 
 
 
 def _control(definition: "Definition", signals: "ControllerSignals") -> int:
+    from gradwire.trainer.launch.streams import say
     from gradwire.trainer.sweep.controller import Controller
-    from gradwire.trainer.sweep.lines import Lines
 
     ledger = open_ledger(definition)
-    lines = Lines(definition, ledger)
-    lines.begin()
-    code = Controller(definition, ledger, signals, lines).run()
-    lines.finish(code)
+    done, trials = len(ledger.finished()), definition.trials()
+    say(f"sweep     {definition.directory} ({trials} trials{f', {done} done' if done else ''})")
+    with _watching(definition, ledger) as watcher:
+        code = Controller(definition, ledger, signals, watcher).run()
+    for line in _closing(definition, ledger):
+        say(line)
     return int(code)
+
+
+@contextmanager
+def _watching(definition: "Definition", ledger: "Ledger") -> Iterator["Watcher"]:
+    """A table on a terminal, lines elsewhere."""
+    from gradwire.trainer.sweep.lines import Lines
+    from gradwire.trainer.sweep.screen import Screen
+
+    if not sys.stdout.isatty():
+        yield Lines(definition, ledger)
+        return
+    screen = Screen(definition, ledger)
+    with screen.shown():
+        yield screen
+
+
+def _closing(definition: "Definition", ledger: "Ledger") -> Iterator[str]:
+    """What to type next; the best configuration is written by then."""
+    from gradwire.trainer.sweep.best import FOLDER, write_best
+
+    directory = definition.directory
+    if len(ledger.finished()) < definition.trials():
+        yield f"go on     gradwire sweep --resume {directory}"
+    for file in write_best(definition, ledger):
+        yield f"best      gradwire train --config-dir {directory / FOLDER} experiment={file.stem}"
+    yield f"look      gradwire sweep show {directory}"
 
 
 def open_ledger(definition: "Definition") -> "Ledger":

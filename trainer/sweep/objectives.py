@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gradwire.trainer.loggers.metrics import FILE
-
+METRICS = "metrics.jsonl"  # as loggers/metrics.py writes it, the import of which is torch's
 SECONDS = "trial/seconds"  # how long the trial's launches took: the one metric that no run writes
 
 
@@ -111,7 +110,7 @@ def last_update(run_dir: Path) -> int:
 
 def _records(run_dir: Path) -> list[dict[str, Any]]:
     try:
-        content = (run_dir / FILE).read_bytes()
+        content = (run_dir / METRICS).read_bytes()
     except FileNotFoundError:
         return []
     whole = content[: content.rfind(b"\n") + 1]

@@ -197,7 +197,7 @@ def _steps(value: Any, log: bool) -> Domain | str:
         return f"a range needs finite numbers and a step other than 0, found {start}, {stop} and {step}"
     if (stop - start) / step > _MOST:
         return f"a range of more than {_MOST:,} values: use interval, or int(interval(…))"
-    points = sorted(value.range())
+    points = sorted(each if isinstance(each, int) else float(f"{each:.12g}") for each in value.range())
     if not points:
         return f"is empty: from {start} no steps of {step} come before {stop}, which is not in it"
     if log and (step != 1 or not isinstance(points[0], int)):

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,12 +37,22 @@ def open_storage(directory: Path, url: str | None) -> "BaseStorage":
         return _journal(directory / JOURNAL) if url is None else optuna.storages.get_storage(url)
 
 
+def check(url: str | None) -> None:
+    """Refuse a storage that cannot be used, before anything is made.
+
+    Raises:
+        MissingPackageError: Optuna is not installed.
+        StorageError: the database cannot be reached.
+    """
+    _require()
+    if url is not None:
+        open_storage(Path(), url)
+
+
 def _require() -> None:
-    try:
-        import cmaes  # noqa: F401
-        import optuna  # noqa: F401
-    except ImportError as error:
-        raise MissingPackageError(f"sweeps need {error.name}: pip install 'gradwire[sweep]'") from error
+    missing = [name for name in ("optuna", "cmaes", "scipy") if find_spec(name) is None]
+    if missing:
+        raise MissingPackageError(f"sweeps need {' and '.join(missing)}: pip install 'gradwire[sweep]'")
 
 
 @contextmanager
@@ -66,12 +77,13 @@ def _first(error: BaseException) -> str:
 
 def _journal(path: Path) -> "BaseStorage":
     from optuna.storages import JournalStorage
-    from optuna.storages.journal import BaseJournalFileLock, JournalFileBackend
+    from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
-    class Lock(BaseJournalFileLock):
+    class Lock(JournalFileSymlinkLock):
         """The kernel's lock, which goes with its process: Optuna's own makes others wait half a minute after a kill."""
 
         def __init__(self) -> None:
+            super().__init__(str(path))
             self._descriptor = -1
 
         def acquire(self) -> bool:

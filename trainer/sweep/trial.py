@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gradwire.trainer.launch.run_directory import CONFIG, STATUS
-from gradwire.trainer.loggers.metrics import FILE as METRICS
+from gradwire.trainer.sweep.objectives import METRICS
 
 TRIALS = "trials"
 VALUES, LAUNCHES, OUTPUT, HELD = "trial.json", "launches.jsonl", "output.log", ".controller"

@@ -1,0 +1,181 @@
+"""A sweep whose trials are real processes and cost next to nothing: a controller cannot tell them from training runs.
+
+A trial's run takes ten updates, evaluates (x − 0.3)² / update after each, saves after each, saves and ends with 75 on
+SIGTERM, goes on from where it saved, and claims its folder while it runs. `python toy.py DIR …` is a controller of a
+sweep over such runs; `python toy.py --trial OVERRIDES` is a run.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gradwire.trainer.sweep.executors.local as local
+from gradwire.trainer.config.sources import Sources
+from gradwire.trainer.launch.claim import hold
+from gradwire.trainer.launch.signals import ControllerSignals
+from gradwire.trainer.sweep.attempt import Attempt
+from gradwire.trainer.sweep.controller import Controller
+from gradwire.trainer.sweep.definition import Definition
+from gradwire.trainer.sweep.errors import SweepError
+from gradwire.trainer.sweep.executors.base import Launch
+from gradwire.trainer.sweep.ledger import Ledger
+from gradwire.trainer.sweep.result import Result
+from gradwire.trainer.sweep.space import read
+
+UPDATES = 10
+
+
+@dataclass(frozen=True)
+class ToyLaunch(Launch):
+    """A launch of this file's own runs."""
+
+    def command(self) -> list[str]:
+        return [sys.executable, __file__, "--trial", *self.overrides]
+
+
+class Toy(local.Local):
+    """Starts this file's runs in the place of training runs."""
+
+    def start(self, launch: Launch, slot: int, slots: int) -> local.Process:
+        return super().start(ToyLaunch(**vars(launch)), slot, slots)
+
+
+@dataclass(frozen=True)
+class ToyDefinition(Definition):
+    """A sweep over this file's runs."""
+
+    def component(self, name: str) -> Any:
+        return Toy() if name == "executor" else super().component(name)
+
+    def total_samples(self, run_dir: Path) -> int:
+        return UPDATES
+
+
+def definition(directory: Path, *space: str, **changes: Any) -> ToyDefinition:
+    """A sweep of eight trials over x in [0, 1] by TPE, unless told otherwise."""
+    targets = {"sampler": "samplers.Tpe", "pruner": "pruners.Median"}
+    section: dict[str, Any] = {
+        "objective": "eval/loss",
+        "constraints": [],
+        "trials": 8,
+        "seed": 0,
+        "seeds": 1,
+        "parallel": 1,
+        "failures": 2,
+        "storage": None,
+        "sampler": {"_target_": f"gradwire.trainer.sweep.{targets['sampler']}", "startup": 3},
+        "pruner": None,
+        "executor": None,
+    } | changes
+    found, mistakes = read(list(space) or ["x=interval(0,1)"], {}, Sources())
+    assert mistakes == []
+    return ToyDefinition(
+        directory=directory,
+        study="toy",
+        section=section,
+        space=found,
+        overrides=(),
+        config_dir=None,
+        cwd=directory,
+        name="toy",
+        seed=0,
+        wandb=False,
+    )
+
+
+class Silent:
+    """Shows nothing."""
+
+    def began(self, attempt: Attempt) -> None: ...
+
+    def ended(self, attempt: Attempt, result: Result) -> None: ...
+
+    def look(self) -> None: ...
+
+
+def ledger_of(sweep: Definition) -> Ledger:
+    """The sweep's ledger."""
+    return Ledger.open(
+        sweep.directory, sweep.section["storage"], sweep.study, sweep.space, sweep.objectives, sweep.constraints
+    )
+
+
+def control(sweep: Definition) -> int:
+    """Work on the sweep in this process."""
+    sweep.directory.mkdir(parents=True, exist_ok=True)
+    return int(Controller(sweep, ledger_of(sweep), ControllerSignals(), Silent()).run())
+
+
+def results(sweep: Definition) -> list[tuple[Any, ...]]:
+    """What came of each trial, without what depends on the clock on the wall."""
+    return [
+        (each.number, each.state.name, each.params, each.values, each.intermediate_values, each.user_attrs["update"])
+        for each in ledger_of(sweep).trials()
+    ]
+
+
+def trial(overrides: dict[str, str]) -> int:
+    """One run."""
+    run_dir, stop = Path(overrides["run.dir"].strip("'")), []
+    signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
+    release = hold(run_dir)
+    (run_dir / "config.yaml").touch()
+    saved = run_dir / "saved"
+    update = int(saved.read_text()) if saved.exists() else 0
+    _say(run_dir, "running")
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines() if (run_dir / "metrics.jsonl").exists() else []
+    (run_dir / "metrics.jsonl").write_text(
+        "".join(f"{line}\n" for line in lines if json.loads(line)["update"] <= update)
+    )
+    while update < UPDATES and not stop:
+        update += 1
+        time.sleep(float(overrides.get("pace", "0.01")))
+        behaviour = overrides.get("do", "train")
+        if update == 5 and behaviour == "crash":
+            _say(run_dir, "failed", {"kind": "error", "message": "out of memory, say"})
+            return 1
+        with (run_dir / "ran").open("a") as file:
+            file.write(f"{update}\n")
+        if behaviour != "mute":
+            _log(run_dir, update, float(overrides["x"]) + 0.001 * int(overrides.get("run.seed", 0)), behaviour)
+        saved.write_text(str(update))
+    _say(run_dir, "done" if update == UPDATES else "preempted")
+    release()
+    return 0 if update == UPDATES else 75
+
+
+def _log(run_dir: Path, update: int, x: float, behaviour: str) -> None:
+    loss: float | str = "NaN" if behaviour == "nan" else (x - 0.3) ** 2 + 1 / update
+    with (run_dir / "metrics.jsonl").open("a") as file:
+        record = {"update": update, "samples": update, "tokens": update, "eval/loss": loss, "memory": x}
+        file.write(json.dumps(record) + "\n")
+
+
+def _say(run_dir: Path, status: str, failure: dict[str, str] | None = None) -> None:
+    record = {"status": status, "pid": os.getpid(), "host": os.uname().nodename, "failure": failure}
+    (run_dir / ".status").write_text(json.dumps(record))
+    (run_dir / ".status").replace(run_dir / "status.json")
+
+
+def main(arguments: list[str]) -> int:
+    """A run, or a controller: `DIR JSON-of-changes SPACE…`."""
+    if arguments[0] == "--trial":
+        return trial(dict(each.lstrip("+").split("=", 1) for each in arguments[1:]))
+    sweep = definition(Path(arguments[0]), *arguments[2:], **json.loads(arguments[1]))
+    sweep.directory.mkdir(parents=True, exist_ok=True)
+    signals = ControllerSignals()
+    signals.install()
+    try:
+        return int(Controller(sweep, ledger_of(sweep), signals, Silent()).run())
+    except SweepError as error:
+        sys.stderr.write(f"{error}\n")
+        return int(error.exit_code)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
