@@ -117,16 +117,25 @@ def _resumed(overrides: list[str], config_dir: Path | None, directory: Path) -> 
 
 
 def _control(definition: "Definition", signals: "ControllerSignals") -> int:
+    from gradwire.trainer.launch.exit_codes import ExitCode
     from gradwire.trainer.launch.streams import say
     from gradwire.trainer.sweep.controller import Controller
+    from gradwire.trainer.sweep.errors import TooManyFailuresError
 
     ledger = open_ledger(definition)
     done, trials = len(ledger.finished()), definition.trials()
     say(f"sweep     {definition.directory} ({trials} trials{f', {done} done' if done else ''})")
+    failures: TooManyFailuresError | None = None
+    code = ExitCode.FAILED
     with _watching(definition, ledger) as watcher:
-        code = Controller(definition, ledger, signals, watcher).run()
+        try:
+            code = Controller(definition, ledger, signals, watcher).run()
+        except TooManyFailuresError as error:
+            failures = error
     for line in _closing(definition, ledger):
         say(line)
+    if failures is not None:
+        raise failures
     return int(code)
 
 
