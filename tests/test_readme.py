@@ -51,7 +51,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_readme_names_the_commands_that_users_need() -> None:
     verbs = {command.split()[1] for command in commands()}
-    assert verbs == {"train", "resume", "evaluate", "config", "tokenize", "plan", "batch-size", "bench", "generate"}
+    names = {"train", "resume", "evaluate", "config", "tokenize", "plan", "batch-size", "bench", "generate", "sweep"}
+    assert verbs == names
 
 
 @pytest.mark.slow
@@ -62,6 +63,8 @@ def test_every_command_runs_as_written(command: str, folder: Path) -> None:
         rest += [each for each in SHORT if not ("curve" in command and each.startswith("evaluation"))]
         if "runs/first" not in command and "comm=" not in command:
             rest.append("launch.processes=1")  # two by default, as those are
+    if verb == "sweep" and rest[0] != "show":
+        rest += [*SHORT, "launch.processes=1"]
     if verb == "batch-size":
         rest += ["model=decoder_1m", "model.width=32", "model.layers=1", "data.context=32", "launch.device=cpu"]
     if verb == "bench":
@@ -84,6 +87,7 @@ def test_every_command_runs_as_written(command: str, folder: Path) -> None:
         "batch-size": "batch.micro=",
         "bench": "two_shot",
         "generate": "def ",
+        "sweep": "experiment=best",
     }
     assert expected[verb] in output
 

@@ -199,7 +199,7 @@ def closing_lines(directory: Path, exit_code: int, url: str | None = None) -> li
         lines += [
             f"evaluate  gradwire evaluate {shown}",
             f"resume    gradwire resume {shown} run.length=…",
-            "sweep     for lr in 0.002 0.005 0.01; do gradwire train optimizer.lr=$lr; done",
+            "sweep     gradwire sweep sweep.dir=sweeps/first optimizer.lr=0.002,0.005,0.01",
         ]
     elif exit_code == ExitCode.PREEMPTED or saved_anything(directory, url):
         lines += [f"resume    gradwire resume {shown}", f"evaluate  gradwire evaluate {shown}"]

@@ -19,7 +19,7 @@ from gradwire.trainer.sweep.trial import Trial
 
 FILE = "sweep.json"
 _DEFAULT_TRIALS = 20
-_LATER = ("trials", "parallel", "failures", "executor")  # what may change when a sweep goes on
+_LATER = ("trials", "parallel", "failures")  # what may change when a sweep goes on
 
 
 @dataclass(frozen=True)

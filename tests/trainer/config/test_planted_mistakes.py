@@ -248,7 +248,7 @@ _NESTED = re.compile("batch=base|comm/codec=")  # codecs stand on an axis: test_
 
 @pytest.mark.parametrize("option", [option for option in OPTIONS if not _NESTED.match(option)])
 def test_every_option_that_is_shipped_can_be_used(option: str) -> None:
-    composed = compose([option, *_WITH.get(option, [])])
+    composed = compose([option, *_WITH.get(option, []), *(["sweep=default"] if option.startswith("sweep/") else [])])
     try:
         validate(composed, lambda config, allow: [])
     except ConfigError as error:

@@ -1,0 +1,88 @@
+"""The guide's first commands as they stand there, over real training runs: killed, resumed, shown, and the best taken."""
+
+import csv
+import io
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / "sweeps.md").read_text(), re.DOTALL | re.MULTILINE)
+BEGIN, RESUME, MORE, SHOW, BEST = [line.partition(" #")[0].strip() for line in BLOCKS[0].splitlines()]
+SHORT = [
+    "model=decoder_1m",
+    "model.width=32",
+    "model.layers=1",
+    "data.context=32",
+    "run.length=12 updates",
+    "run.log_every=1",
+    "evaluation.every=4 updates",
+    "evaluation.limit=16",
+    "evaluation.samples=0",
+    "checkpoint=journal",
+    "launch.processes=1",
+    "launch.device=cpu",
+]
+
+
+def start(folder: Path, command: str, *more: str) -> "subprocess.Popen[str]":
+    program, *words = shlex.split(command)
+    arguments = [str(Path(sys.executable).parent / program), *words, *more]
+    environ = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.Popen(
+        arguments, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def call(folder: Path, command: str, *more: str) -> str:
+    process = start(folder, command, *more)
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == 0, output
+    return output
+
+
+def updates(run: Path) -> list[int]:
+    path = run / "metrics.jsonl"
+    return [json.loads(line)["update"] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_sweep_is_killed_and_resumed_and_its_best_configuration_trains(tmp_path: Path) -> None:
+    controller = start(tmp_path, BEGIN, *SHORT, "sweep.trials=2", "sweep/sampler=quasi")
+    first = tmp_path / "sweeps" / "first" / "trials" / "0"
+    deadline = time.monotonic() + 120
+    while len(updates(first)) < 4:
+        assert controller.poll() is None and time.monotonic() < deadline, controller.communicate()[0]
+        time.sleep(0.05)
+    controller.send_signal(signal.SIGKILL)
+    controller.wait()
+    assert "experiment=best" in call(tmp_path, RESUME)
+    launches = [json.loads(line) for line in (first / "launches.jsonl").read_text().splitlines()]
+    assert [each.get("code") for each in launches] in ([None, None, 0], [None, 75, None, 0])
+    assert updates(first) == list(range(13)) and not (first / "metrics.abandoned.jsonl").exists()
+
+    assert "3/3 trials" in call(tmp_path, MORE.replace("trials=40", "trials=3")) + call(tmp_path, SHOW)
+    rows = list(csv.DictReader(io.StringIO(call(tmp_path, SHOW, "--csv"))))
+    told = json.loads(call(tmp_path, SHOW, "--json"))
+    losses = [
+        json.loads((first.parent / str(n) / "metrics.jsonl").read_text().splitlines()[-1])["eval/loss"]
+        for n in range(3)
+    ]
+    assert [each["objectives"]["eval/loss"] for each in told["trials"]] == losses
+    assert [float(each["eval/loss"]) for each in rows] == losses and [each["state"] for each in rows] == [
+        "complete"
+    ] * 3
+    assert told["best"] == [losses.index(min(losses))]
+
+    call(tmp_path, BEST, "run.dir=again")
+    again = json.loads((tmp_path / "again" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert again["eval/loss"] == min(losses)
