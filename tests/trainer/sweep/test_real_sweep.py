@@ -1,4 +1,4 @@
-"""The guide's first commands as they stand there, over real training runs: killed, resumed, shown, and the best taken."""
+"""The guide's first commands as they stand, over real training runs: killed, resumed, shown, and the best taken."""
 
 import csv
 import io
@@ -54,6 +54,10 @@ def updates(run: Path) -> list[int]:
     return [json.loads(line)["update"] for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def last(run: Path) -> dict[str, float]:
+    return dict(json.loads((run / "metrics.jsonl").read_text().splitlines()[-1]))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_sweep_is_killed_and_resumed_and_its_best_configuration_trains(tmp_path: Path) -> None:
@@ -73,10 +77,7 @@ def test_a_sweep_is_killed_and_resumed_and_its_best_configuration_trains(tmp_pat
     assert "3/3 trials" in call(tmp_path, MORE.replace("trials=40", "trials=3")) + call(tmp_path, SHOW)
     rows = list(csv.DictReader(io.StringIO(call(tmp_path, SHOW, "--csv"))))
     told = json.loads(call(tmp_path, SHOW, "--json"))
-    losses = [
-        json.loads((first.parent / str(n) / "metrics.jsonl").read_text().splitlines()[-1])["eval/loss"]
-        for n in range(3)
-    ]
+    losses = [last(first.parent / str(number))["eval/loss"] for number in range(3)]
     assert [each["objectives"]["eval/loss"] for each in told["trials"]] == losses
     assert [float(each["eval/loss"]) for each in rows] == losses and [each["state"] for each in rows] == [
         "complete"
@@ -84,5 +85,4 @@ def test_a_sweep_is_killed_and_resumed_and_its_best_configuration_trains(tmp_pat
     assert told["best"] == [losses.index(min(losses))]
 
     call(tmp_path, BEST, "run.dir=again")
-    again = json.loads((tmp_path / "again" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert again["eval/loss"] == min(losses)
+    assert last(tmp_path / "again")["eval/loss"] == min(losses)
