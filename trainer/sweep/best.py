@@ -33,7 +33,7 @@ def write_best(definition: Definition, ledger: Ledger) -> list[Path]:
         _write(folder / name, _experiment(definition, trial.number, comment))
         written.append(folder / name)
     for stale in set(folder.glob("*.yaml")) - set(written):
-        stale.unlink()
+        stale.unlink(missing_ok=True)  # another process may have
     return written
 
 

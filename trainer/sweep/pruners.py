@@ -57,7 +57,7 @@ class Percentile:
         """Whether its best value is beyond the percentile."""
         from optuna.pruners import PercentilePruner
 
-        return PercentilePruner(self._keep, self._startup, self._warmup).prune(study, trial)
+        return bool(PercentilePruner(self._keep, self._startup, self._warmup).prune(study, trial))
 
 
 class SuccessiveHalving:

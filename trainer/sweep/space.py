@@ -197,7 +197,7 @@ def _steps(value: Any, log: bool) -> Domain | str:
         return f"a range needs finite numbers and a step other than 0, found {start}, {stop} and {step}"
     if (stop - start) / step > _MOST:
         return f"a range of more than {_MOST:,} values: use interval, or int(interval(…))"
-    points = sorted(each if isinstance(each, int) else float(f"{each:.12g}") for each in value.range())
+    points = sorted(_points(start, stop, step))
     if not points:
         return f"is empty: from {start} no steps of {step} come before {stop}, which is not in it"
     if log and (step != 1 or not isinstance(points[0], int)):
@@ -205,6 +205,14 @@ def _steps(value: Any, log: bool) -> Domain | str:
     if log:
         return _interval(points[0], points[-1], log)
     return Steps(tuple(points)) if len(points) > 1 else _choice([(points[0], repr(points[0]))])
+
+
+def _points(start: Any, stop: Any, step: Any) -> Sequence[Any]:
+    """The numbers of a range: broken ones as they are written, 0.3 for 0.1 + 0.2, and none that is the end."""
+    if all(isinstance(number, int) for number in (start, stop, step)):
+        return range(start, stop, step)
+    count = math.ceil(round((stop - start) / step, 9))
+    return [float(f"{start + index * step:.12g}") for index in range(count)]
 
 
 def _choice(values: Sequence[tuple[Any, str]]) -> Choice | str:

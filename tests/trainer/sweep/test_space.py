@@ -31,7 +31,7 @@ def complaint(*texts: str) -> str:
         ("a=tag(log, range(1, 101))", Interval(1, 100, log=True, whole=True)),
         ("batch.size=range(8, 33, 8)", Steps((8, 16, 24, 32))),
         ("a=range(4, 0, -1)", Steps((1, 2, 3, 4))),
-        ("a=range(0.1, 0.4, 0.1)", Steps((0.1, 0.2, 0.3, 0.4)[:3])),
+        ("a=range(0.1, 0.4, 0.1)", Steps((0.1, 0.2, 0.3))),
         ("lr=wsd,warmup_cosine", Choice(("wsd", "warmup_cosine"), ("wsd", "warmup_cosine"))),
         (
             "run.length=100 updates,200 updates",
