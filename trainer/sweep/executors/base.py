@@ -29,7 +29,7 @@ class Launch:
     def command(self) -> list[str]:
         """The command, as a program and its arguments."""
         folder = [] if self.config_dir is None else ["--config-dir", self.config_dir]
-        program = [sys.executable, "-c", "from gradwire.trainer.cli import main; main()"]
+        program = [sys.executable, "-P", "-c", "from gradwire.trainer.cli import main; main()"]
         return [*program, "train", "--resume", *folder, *self.overrides]
 
 
