@@ -2,7 +2,7 @@
 
 python benchmarks/sweep_kills.py --kills 20 [--trials 8] [--seed 0] [--json FILE]
 
-Both sweeps ask by TPE and end trials by the median. The disturbed one's controller is killed (SIGKILL) at random moments
+Both sweeps ask by TPE and end trials by the median. The disturbed one's controller is killed at random moments
 and started again with `gradwire sweep --resume`; at every second kill the launch of a trial is killed instead, and at
 every fourth both. Compared are each trial's values, its result, every line of its metrics, and what was done twice.
 """

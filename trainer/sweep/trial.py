@@ -75,15 +75,13 @@ class Trial:
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def seconds(self) -> float:
-        """How long the launches took; one whose end nobody saw counts until its last line of metrics."""
+        """How long the launches took; one whose end nobody saw counts until the next, or its last line of metrics."""
         total, begun = 0.0, None
-        for record in [*self.launches(), {"run": -1}]:
-            if "end" in record and begun is not None:
-                total, begun = total + record["end"] - begun["start"], None
-            elif "start" in record or record["run"] == -1:
-                total += 0.0 if begun is None else max(0.0, self._seen(int(begun["run"])) - begun["start"])
-                begun = record if "start" in record else None
-        return total
+        for record in self.launches():
+            if begun is not None:
+                total += record.get("end", record.get("start", 0.0)) - begun["start"]
+            begun = record if "start" in record else None
+        return total if begun is None else total + max(0.0, self._seen(int(begun["run"])) - begun["start"])
 
     def _seen(self, run: int) -> float:
         try:
