@@ -55,14 +55,18 @@ class Trial:
         temporary.replace(self.folder / VALUES)
 
     def note_start(self, run: int) -> None:
-        """Write down that a run is being launched."""
+        """Write down that a run is being launched; and when the last launch was seen alive, if nobody saw its end."""
+        before = self.launches()
+        if before and "start" in before[-1]:
+            last = int(before[-1]["run"])
+            self._note({"run": last, "end": max(self._seen(last), before[-1]["start"]), "code": None})
         self._note({"run": run, "start": time.time()})
 
     def note_end(self, run: int, code: int) -> None:
         """Write down that a launch ended."""
         self._note({"run": run, "end": time.time(), "code": code})
 
-    def _note(self, record: Mapping[str, float]) -> None:
+    def _note(self, record: Mapping[str, float | None]) -> None:
         with (self.folder / LAUNCHES).open("a") as file:
             file.write(json.dumps(record) + "\n")
 
@@ -75,11 +79,11 @@ class Trial:
         return [json.loads(line) for line in lines if line.endswith("}")]
 
     def seconds(self) -> float:
-        """How long the launches took; one whose end nobody saw counts until the next, or its last line of metrics."""
+        """How long the launches took; one whose end nobody saw counts until its last line of metrics."""
         total, begun = 0.0, None
         for record in self.launches():
             if begun is not None:
-                total += record.get("end", record.get("start", 0.0)) - begun["start"]
+                total += record["end"] - begun["start"]
             begun = record if "start" in record else None
         return total if begun is None else total + max(0.0, self._seen(int(begun["run"])) - begun["start"])
 

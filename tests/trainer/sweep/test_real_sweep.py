@@ -71,7 +71,7 @@ def test_a_sweep_is_killed_and_resumed_and_its_best_configuration_trains(tmp_pat
     controller.wait()
     assert "experiment=best" in call(tmp_path, RESUME)
     launches = [json.loads(line) for line in (first / "launches.jsonl").read_text().splitlines()]
-    assert [each.get("code") for each in launches] in ([None, None, 0], [None, 75, None, 0])
+    assert [each.get("code") for each in launches] in ([None, None, None, 0], [None, 75, None, 0])
     assert updates(first) == list(range(13)) and not (first / "metrics.abandoned.jsonl").exists()
 
     assert "3/3 trials" in call(tmp_path, MORE.replace("trials=40", "trials=3")) + call(tmp_path, SHOW)
