@@ -68,13 +68,12 @@ class Attempt:
 
     def advance(self) -> Result | None:
         """Do what there is to do; the result once there is one and nothing runs any more."""
-        verdict = Result.read(self.trial.folder)
+        code = None if self._running is None else self._running.poll()
+        verdict = Result.read(self.trial.folder) or self._judge()  # of what an earlier controller did not see as well
         if self._running is None:
             if verdict is None and not self._stopped:
                 self._launch()
             return verdict
-        code = self._running.poll()
-        verdict = verdict or self._judge()
         if code is None:
             if verdict is not None and not self._stopped:
                 self.stop()
@@ -175,7 +174,7 @@ class Attempt:
     def _known(self) -> str:
         from gradwire.trainer.sweep.objectives import metrics_of
 
-        return f"; its runs report {', '.join(sorted(metrics_of(self.trial.runs[0])))}"
+        return f"; its runs report {', '.join(sorted(metrics_of(self.trial.runs[0]))) or 'nothing'}"
 
     def _failed(self, reason: str) -> Result:
         return self._write(Result("failed", [], [], self._reached(), self.trial.seconds(), " ".join(reason.split())))

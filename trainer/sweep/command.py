@@ -113,7 +113,10 @@ def _resumed(overrides: list[str], config_dir: Path | None, directory: Path) -> 
 
     if config_dir is not None:
         raise ConfigError([Mistake("", "--config-dir", "cannot change in a sweep that has begun: leave it out")])
-    return Definition.read(directory).changed(overrides)
+    definition = Definition.read(directory).changed(overrides)
+    if overrides:
+        definition.keep()
+    return definition
 
 
 def _control(definition: "Definition", signals: "ControllerSignals") -> int:

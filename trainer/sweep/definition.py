@@ -129,6 +129,12 @@ class Definition:
         finally:
             temporary.unlink()
 
+    def keep(self) -> None:
+        """Write the definition over the one that is there: it was changed."""
+        temporary = self.directory / f".{FILE}.{os.getpid()}"
+        temporary.write_text(json.dumps(self._record(), indent=2) + "\n")
+        temporary.replace(self.directory / FILE)
+
     def _record(self) -> dict[str, Any]:
         return {
             "version": 1,

@@ -112,7 +112,8 @@ class Steps:
 
     def _nearest(self, value: Any) -> int:
         low, step = self.points[0], self.points[1] - self.points[0]
-        return min(max(round((value - low) / step), 0), len(self.points) - 1)
+        nearest = round(float((value - low) / step))
+        return min(max(nearest, 0), len(self.points) - 1)
 
 
 @dataclass(frozen=True)

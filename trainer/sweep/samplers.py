@@ -118,9 +118,9 @@ class Quasi(_Plain):
         """The point of the trial's number."""
         from torch.quasirandom import SobolEngine
 
-        engine = SobolEngine(len(asked.space.parameters), scramble=True, seed=asked.seed)
-        units = engine.fast_forward(asked.trial.number).draw(1).double()[0]
-        return Proposal(asked.space.at(units.tolist()), {})
+        engine: Any = SobolEngine(len(asked.space.parameters), scramble=True, seed=asked.seed)  # type: ignore[no-untyped-call]
+        units = engine.fast_forward(asked.trial.number).draw(1).double()[0].tolist()
+        return Proposal(asked.space.at(units), {})
 
 
 class Tpe(_Plain):

@@ -165,7 +165,8 @@ def _domain(parsed: Any, key: str, sources: Sources) -> Domain | str:
     """The values that an override gives, or what is wrong with them."""
     from hydra.core.override_parser.types import Glob, IntervalSweep, RangeSweep
 
-    value, tags = parsed.value(), getattr(parsed.value(), "tags", set())
+    value = parsed.value()
+    tags: set[str] = getattr(value, "tags", set())
     if isinstance(parsed._value, Glob):
         options = parsed._value.filter(sources.options(key))
         named = [(name, name) for name in options]

@@ -120,7 +120,7 @@ def test_two_controllers_share_a_sweep_without_a_duplicate(tmp_path: Path) -> No
     [
         ("crash", "out of memory, say"),
         ("nan", "the objective is NaN"),
-        ("mute", "never reported eval/loss, which sweep.objective names; its runs report "),
+        ("mute", "never reported eval/loss, which sweep.objective names; its runs report nothing"),
     ],
 )
 def test_a_failing_trial_is_a_result(tmp_path: Path, behaviour: str, reason: str) -> None:

@@ -106,7 +106,7 @@ def test_what_is_written_down_reads_back_as_the_same_space() -> None:
     assert mistakes == [] and [(p.name, p.domain) for p in again.parameters] == [
         (p.name, p.domain) for p in space.parameters
     ]
-    assert space.overrides({"a": "x y", "b": 1.5, "lr": "step"}) == [r"+a=x\ y", "b=1.5", "lr=step"]
+    assert space.overrides({"a": "x y", "b": 1.5, "lr": "step"}) == ["+a='x y'", "b=1.5", "lr=step"]
 
 
 @given(st.floats(0, 1, exclude_max=True))
