@@ -8,7 +8,7 @@ from gradwire.trainer.launch.logs import tail
 from gradwire.trainer.sweep.definition import Definition
 from gradwire.trainer.sweep.executors.base import Executor, Launch, Running
 from gradwire.trainer.sweep.ledger import Ledger
-from gradwire.trainer.sweep.objectives import SECONDS, history, last_update
+from gradwire.trainer.sweep.objectives import METRICS, SECONDS, history, last_update, metrics_of
 from gradwire.trainer.sweep.pruners import Pruner
 from gradwire.trainer.sweep.result import Result
 from gradwire.trainer.sweep.trial import OUTPUT, Trial, status_of_run
@@ -49,6 +49,7 @@ class Attempt:
         self._judged = max(ledger.trial(trial.number).intermediate_values, default=0)  # a verdict may have been missed
         self._updates: tuple[int, int] = (-1, 0)  # where the run was at its last launch, and launches in vain since
         self._total: int | None = None
+        self._size = -1  # of the first run's metrics
 
     @property
     def running(self) -> bool:
@@ -112,7 +113,7 @@ class Attempt:
 
     def _judge(self) -> Result | None:
         """Ask the pruner about each new evaluation of the trial's first run, except the run's last one."""
-        if self._run != 0:
+        if self._run != 0 or not self._grew():
             return None
         objective = self._ledger.objectives[0]
         found = history(self.trial.runs[0], objective.metric)
@@ -124,6 +125,15 @@ class Attempt:
             if self._pruner.behind(self._ledger.study, reported):
                 return self._write(Result("pruned", [], [], measured.update, self.trial.seconds()))
         return None
+
+    def _grew(self) -> bool:
+        """Whether there is more of the first run's metrics than there was."""
+        try:
+            size = (self.trial.runs[0] / METRICS).stat().st_size
+        except FileNotFoundError:
+            return False
+        before, self._size = self._size, size
+        return size != before
 
     def _samples(self) -> int:
         """Samples of the whole run."""
@@ -172,8 +182,6 @@ class Attempt:
         return [measured.value for measured in history(run_dir, metric)]
 
     def _known(self) -> str:
-        from gradwire.trainer.sweep.objectives import metrics_of
-
         return f"; its runs report {', '.join(sorted(metrics_of(self.trial.runs[0]))) or 'nothing'}"
 
     def _failed(self, reason: str) -> Result:

@@ -21,6 +21,7 @@ from gradwire.trainer.sweep.result import Result
 from gradwire.trainer.sweep.trial import Trial
 
 _PAUSE = 0.2  # seconds between two looks at what runs
+_OTHERS = 1.0  # seconds between two looks at what other controllers did
 _ASKING = ".asking"
 
 
@@ -65,29 +66,36 @@ class Controller:
             StorageError: the storage cannot be used any more.
         """
         self._signals.workers_run = True
+        due = 0.0
         try:
-            while not self._finished():
-                self._advance()
+            while True:
+                changed = self._advance()
                 if self._signals.first is not None:
                     return ExitCode.PREEMPTED
-                self._check_failures()
-                self._begin()
+                if changed or time.monotonic() >= due:
+                    self._check_failures()
+                    self._begin()
+                    if self._finished():
+                        return ExitCode.DONE
+                    due = time.monotonic() + _OTHERS
                 self._watcher.look()
                 time.sleep(_PAUSE)
         finally:
             self._stop()
-        return ExitCode.DONE
 
     def _finished(self) -> bool:
         return not self._attempts and len(self._ledger.finished()) >= self._trials
 
-    def _advance(self) -> None:
+    def _advance(self) -> bool:
+        """Let all trials get on; whether one has ended."""
+        before = len(self._attempts)
         for number, attempt in list(self._attempts.items()):
             result = attempt.advance()
             if result is not None:
                 self._ledger.close(number, result)
                 self._let_go(attempt)
                 self._watcher.ended(attempt, result)
+        return len(self._attempts) < before
 
     def _let_go(self, attempt: Attempt) -> None:
         del self._attempts[attempt.trial.number]
