@@ -12,7 +12,7 @@ from gradwire.trainer.sweep.objectives import Constraint, Objective
 from gradwire.trainer.sweep.result import Result
 from gradwire.trainer.sweep.samplers import Asked, Sampler
 from gradwire.trainer.sweep.space import Space
-from gradwire.trainer.sweep.storage import JOURNAL, open_storage, reachable
+from gradwire.trainer.sweep.storage import open_storage, reachable, shown
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -56,7 +56,7 @@ class Ledger:
             MissingPackageError: Optuna is not installed.
             StorageError: the storage cannot be used.
         """
-        storage, place = open_storage(directory, url), url or str(directory / JOURNAL)
+        storage, place = open_storage(directory, url), shown(directory, url)
         import optuna
 
         with reachable(place):

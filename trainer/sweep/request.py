@@ -13,6 +13,7 @@ from gradwire.trainer.sweep.definition import Definition, fresh_name, of_sweep
 from gradwire.trainer.sweep.objectives import objectives_of
 from gradwire.trainer.sweep.parameters import Interval
 from gradwire.trainer.sweep.space import Space, key_of, read, split
+from gradwire.trainer.sweep.storage import settled
 
 if TYPE_CHECKING:
     from gradwire.trainer.config import Composed, Valid
@@ -37,6 +38,7 @@ def requested(overrides: Sequence[str], config_dir: Path | None) -> Definition:
     space, mistakes = read(swept, _listed(base, fixed), sources)
     valid = _checked(space, fixed, config_dir, mistakes)
     section = {**defaults_of(SweepSection), **valid.config["sweep"]}
+    section["storage"] = settled(section["storage"])
     if faults := list(_misfits(section, space, valid)):
         raise ConfigError(faults)
     logger = valid.config["logger"].get("wandb")

@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -33,8 +34,19 @@ def open_storage(directory: Path, url: str | None) -> "BaseStorage":
     import optuna
 
     optuna.logging.set_verbosity(logging.ERROR)
-    with reachable(url or str(directory / JOURNAL)):
+    with reachable(shown(directory, url)):
         return _journal(directory / JOURNAL) if url is None else optuna.storages.get_storage(url)
+
+
+def shown(directory: Path, url: str | None) -> str:
+    """How messages name a storage: without the password in its URL."""
+    return str(directory / JOURNAL) if url is None else re.sub(r"(://[^/:@]*):[^/@]*@", r"\1:…@", url)
+
+
+def settled(url: str | None) -> str | None:
+    """A storage's URL that means the same wherever it is used: SQLite's file by its whole path."""
+    found = re.fullmatch(r"(sqlite(?:\+\w+)?):///(?!/)(?!:memory:)(.+)", url or "")
+    return url if found is None else f"{found[1]}:///{Path(found[2]).absolute()}"
 
 
 def check(url: str | None) -> None:

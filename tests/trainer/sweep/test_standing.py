@@ -20,7 +20,13 @@ HALVING = {"_target_": "gradwire.trainer.sweep.pruners.SuccessiveHalving", "firs
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> toy.Definition:
     """A grid of five: complete, complete and better, behind, failed twice; and one that only has a number."""
     folder = tmp_path_factory.mktemp("standing")
-    told = {"trials": 6, "sampler": GRID, "pruner": HALVING, "constraints": [{"metric": "memory", "at_most": 0.9}]}
+    told = {
+        "failures": 3,
+        "trials": 6,
+        "sampler": GRID,
+        "pruner": HALVING,
+        "constraints": [{"metric": "memory", "at_most": 0.9}],
+    }
     found = toy.definition(folder, "+do=train,crash", "x=0.5,0.4,0.8", **told)
     assert toy.control(found) == 0
     toy.ledger_of(found).create()

@@ -13,7 +13,7 @@ from gradwire.trainer.sweep.ledger import Ledger
 from gradwire.trainer.sweep.objectives import Objective
 from gradwire.trainer.sweep.samplers import Random
 from gradwire.trainer.sweep.space import read
-from gradwire.trainer.sweep.storage import JOURNAL
+from gradwire.trainer.sweep.storage import JOURNAL, settled, shown
 
 
 def ledger(folder: Path, url: str | None = None) -> Ledger:
@@ -58,6 +58,13 @@ ledger(Path({str(tmp_path)!r})).create()
     holder.kill()
     assert waiter.wait(timeout=30) == 0
     assert len(ledger(tmp_path).trials()) == 1
+
+
+def test_a_relative_file_is_the_same_from_everywhere_and_passwords_are_not_shown(tmp_path: Path) -> None:
+    assert settled("sqlite:///here/study.db") == f"sqlite:///{Path.cwd()}/here/study.db"
+    for url in (None, "sqlite:////there/study.db", "postgresql://me@db/study"):
+        assert settled(url) == url
+    assert shown(tmp_path, "postgresql://me:secret@db:5432/study") == "postgresql://me:…@db:5432/study"
 
 
 @pytest.mark.parametrize(
