@@ -50,26 +50,31 @@ def test_a_sweep_has_each_number_once_and_ends_trials_that_are_behind(undisturbe
 
 
 def test_a_killed_controller_and_killed_trials_change_nothing(undisturbed: toy.Definition, tmp_path: Path) -> None:
-    moments, kills = random.Random(7), 0
+    moments, kills, done = random.Random(7), 0, 0
     changes = {"trials": 6, "sampler": TPE, "pruner": MEDIAN}
     sweep = toy.definition(tmp_path / "killed", **changes)
+    controller = start(sweep.directory, **changes)
     while True:
-        controller = start(sweep.directory, **changes)
-        try:
-            controller.wait(timeout=moments.uniform(0.8, 2.5))
+        until = done + moments.randint(2, 15)
+        while controller.poll() is None and (done := _updates(sweep.directory)) < until:
+            time.sleep(0.005)
+        if controller.poll() == 0:
             break
-        except subprocess.TimeoutExpired:
-            kills += 1
-            if kills % 2 and (pids := _trials_of(controller.pid)):
-                os.kill(pids[0], signal.SIGKILL)
-            else:
-                controller.kill()
-            if kills % 2:
-                controller.kill()
+        kills += 1
+        trials = _trials_of(controller.pid)
+        if kills % 2 and trials:
+            os.kill(trials[0], signal.SIGKILL)
+        if kills % 3 or not trials:
+            controller.kill()
             controller.wait()
+            controller = start(sweep.directory, **changes)
     assert controller.returncode == 0 and kills > 1
     assert toy.results(sweep) == toy.results(undisturbed)
     assert all(updates == sorted(set(updates), key=int) for updates in ran(sweep))
+
+
+def _updates(sweep: Path) -> int:
+    return sum(len(path.read_text().split()) for path in sweep.glob("trials/*/ran"))
 
 
 def _trials_of(controller: int) -> list[int]:
