@@ -139,11 +139,11 @@ def trial(overrides: dict[str, str]) -> int:
         if update == 5 and behaviour == "crash":
             _say(run_dir, "failed", {"kind": "error", "message": "out of memory, say"})
             return 1
-        with (run_dir / "ran").open("a") as file:
-            file.write(f"{update}\n")
         if behaviour != "mute":
             _log(run_dir, update, float(overrides["x"]) + 0.001 * int(overrides.get("run.seed", 0)), behaviour)
         saved.write_text(str(update))
+        with (run_dir / "ran").open("a") as file:
+            file.write(f"{update}\n")
     _say(run_dir, "done" if update == UPDATES else "preempted")
     release()
     return 0 if update == UPDATES else 75
