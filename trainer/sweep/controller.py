@@ -149,8 +149,8 @@ class Controller:
         if len(trials) >= self._trials:
             return None
         trial = self._definition.trial(self._ledger.create())
-        release = trial.hold()
-        assert release is not None, "nobody else knows of a trial that was made under the lock"
+        while (release := trial.hold()) is None:  # somebody looks whether it is held
+            time.sleep(0.01)
         return trial, release
 
     def _free_slot(self) -> int:

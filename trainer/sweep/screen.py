@@ -82,8 +82,9 @@ def picture(trials: list[Standing], definition: Definition, ledger: Ledger, most
 def summary(trials: list[Standing], definition: Definition, ledger: Ledger) -> str:
     """How many trials are where, and how long the rest may take."""
     planned = definition.trials()
-    counts = [(state, sum(each.state == state for each in trials)) for state in ("open", "pruned", "failed")]
-    finished = sum(each.state != "open" for each in trials)
+    states = [each.state for each in trials]
+    counts = [(state, states.count(state)) for state in ("running", "open", "pruned", "failed")]
+    finished = len(states) - states.count("running") - states.count("open")
     parts = [f"{finished}/{planned} trials", *(f"{count} {state}" for state, count in counts if count)]
     times = [each.seconds for each in trials if each.seconds is not None]
     if times and finished < planned:
@@ -103,7 +104,7 @@ def _telling(trials: list[Standing], ledger: Ledger, most: int | None) -> list[S
     def rank(each: Standing) -> tuple[bool, bool, float]:
         value = each.objectives[first.metric]
         known = each.state == "complete" and value is not None
-        return each.state != "open", not known, sign * value if known and value is not None else -each.number
+        return each.state not in ("running", "open"), not known, sign * value if known and value is not None else -each.number
 
     return sorted(sorted(trials, key=rank)[:most], key=lambda each: each.number)
 

@@ -23,7 +23,7 @@ class Standing:
 
     Args:
         number: Its number.
-        state: `complete`, `pruned`, `failed`, or `open` while there is no result.
+        state: `complete`, `pruned` or `failed`; `running` in a controller's hands; `open` where it waits for one.
         parameters: Its values.
         objectives: By metric its value; for trials that are not complete, the last value of the first run.
         constraints: By metric how far it is beyond the limit; zero or less is within.
@@ -54,14 +54,14 @@ def standings(definition: Definition, ledger: Ledger) -> list[Standing]:
 
 def _standing(trial: "FrozenTrial", definition: Definition, ledger: Ledger, best: bool) -> Standing:
     folder, noted = definition.trial(trial.number), trial.user_attrs
-    state = _STATES.get(trial.state.name, "open")
+    state = _STATES.get(trial.state.name) or ("running" if folder.held() else "open")
     return Standing(
         number=trial.number,
         state=state,
         parameters={each.key: trial.params[each.key] for each in ledger.space.parameters if each.key in trial.params},
         objectives=_objectives(trial, definition, ledger),
         constraints=dict(trial.constraints),
-        update=noted.get("update", 0) if state != "open" else max(last_update(run) for run in folder.runs),
+        update=noted.get("update", 0) if trial.state.is_finished() else max(map(last_update, folder.runs)),
         seconds=noted.get("seconds"),
         reason=noted.get("reason") or "",
         best=best,

@@ -47,6 +47,20 @@ class Trial:
             return None
         return lambda: os.close(descriptor)
 
+    def held(self) -> bool:
+        """Whether a controller has the trial in hand at this moment."""
+        try:
+            descriptor = os.open(self.folder / HELD, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
     def describe(self, values: Mapping[str, Any], overrides: list[str]) -> None:
         """Write down what the trial runs with."""
         record = {"number": self.number, "values": dict(values), "overrides": overrides}
