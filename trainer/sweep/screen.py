@@ -104,7 +104,11 @@ def _telling(trials: list[Standing], ledger: Ledger, most: int | None) -> list[S
     def rank(each: Standing) -> tuple[bool, bool, float]:
         value = each.objectives[first.metric]
         known = each.state == "complete" and value is not None
-        return each.state not in ("running", "open"), not known, sign * value if known and value is not None else -each.number
+        return (
+            each.state not in ("running", "open"),
+            not known,
+            sign * value if known and value is not None else -each.number,
+        )
 
     return sorted(sorted(trials, key=rank)[:most], key=lambda each: each.number)
 
