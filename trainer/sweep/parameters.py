@@ -100,7 +100,7 @@ class Steps:
         low, high, step = self.points[0], self.points[-1], self.points[1] - self.points[0]
         if isinstance(low, int):
             return IntDistribution(low, high, step=step)
-        return FloatDistribution(low, low + step * (len(self.points) - 1), step=step)
+        return FloatDistribution(low, high, step=float(f"{step:.12g}"))  # as it was written, or Optuna moves the end
 
     def text(self, value: Any) -> str:
         """A value as an override writes it."""
