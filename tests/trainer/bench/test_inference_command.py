@@ -19,7 +19,7 @@ from tests.trainer.bench.test_checkpoint_command import GRADWIRE
 from tests.trainer.commands import gradwire
 
 pytest.importorskip("transformers")
-SMALL = ["model.width=32", "model.layers=2", "--prompt", "8", "--tokens", "16", "--lengths", "8,16,24"]
+SMALL = ["model.width=48", "model.layers=2", "--prompt", "8", "--tokens", "16", "--lengths", "8,16,24"]
 LIGHT = ["--batches", "1,2", "--requests", "6", "--rows", "2", "--rounds", "2"]
 
 
