@@ -146,7 +146,8 @@ class Checker:
         """`node` as a `_target_` with its arguments, beside which the keys of `own` may stand."""
         base = annotation if annotation is not None else load_base(builds.base) if builds.base else object
         if not isinstance(node, Mapping):
-            option = f"{builds.group}@{key}={node}" if builds.group and isinstance(node, str) else None
+            place = builds.group if builds.group.replace("/", ".") == key else f"{builds.group}@{key}"
+            option = f"{place}={node}" if builds.group and isinstance(node, str) else None
             return node, [dataclasses.replace(wrong(node, base, key), suggestion=option)]
         if TARGET not in node:
             return self._without_target(node, key, own)

@@ -112,7 +112,7 @@ def test_every_mistake_is_told_with_what_the_user_wrote(tmp_path: Path) -> None:
         (["sweep.dir=s", *SPACE, "sweep/sampler=grid"], "optimizer.lr has no end of values"),
         (["sweep.dir=s", "lr=wsd,step", "sweep/sampler=cmaes"], "no parameter here has an order"),
         (["sweep.dir=s", *SPACE, "sweep/pruner=medium"], "there is no sweep/pruner called medium"),
-        (["sweep.dir=s", *SPACE, "sweep.sampler=grid"], "did you mean sweep/sampler@sweep.sampler=grid?"),
+        (["sweep.dir=s", *SPACE, "sweep.sampler=grid"], "did you mean sweep/sampler=grid?"),
         (["sweep.dir=s", *SPACE, "sweep.objective=[]"], "names no metric"),
         (["sweep.dir=s", *SPACE, "sweep.objective={metric: a, directon: maximize}"], "no such key"),
         (
