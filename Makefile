@@ -5,13 +5,13 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 ARGS   ?=
 
-.PHONY: train test check clean
+.PHONY: train test check chromium clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.installed
 	$(BIN)/gradwire train $(ARGS)
 
-test: $(VENV)/.installed-test
+test: $(VENV)/.installed-test chromium
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.installed-dev build/typing
@@ -19,6 +19,13 @@ check: $(VENV)/.installed-dev build/typing
 	$(BIN)/ruff format --check .
 	MYPYPATH=build/typing $(BIN)/mypy $(foreach p,$(PACKAGES),-p gradwire.$(p))
 	PYTHONPATH=build/typing $(BIN)/lint-imports --no-cache
+
+# Reports are tested in Debian's Chromium. Where it is missing and cannot be installed, these tests are skipped and say so.
+chromium:
+	@command -v chromium >/dev/null || test "$$(id -u)" != 0 || { \
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
+	  echo "chromium could not be installed: the tests of reports will be skipped"
 
 PACKAGES := comm schedulers checkpoint inference trainer
 

@@ -116,6 +116,7 @@ class CodedReduceScatter(_CodedStage):
         self._store(segment, portion.own, own)
         self.meter.encoding += time.perf_counter() - begun
         sends = list(zip(self._peers, payloads, strict=True))
+        self.meter.uncompressed += (portion.stop - portion.start - own.numel()) * segment.flat.itemsize
         self._post(segment, sends, self._rooms(segment, own.numel()), tag)
 
     def _encode(self, segment: Segment, values: Tensor, start: int, payload: Tensor) -> None:
@@ -165,6 +166,7 @@ class CodedAllGather(_CodedStage):
         if values.numel():
             self._encode(segment, values, portion.own[0], payload)
         self.meter.encoding += time.perf_counter() - begun
+        self.meter.uncompressed += values.numel() * segment.flat.itemsize * len(self._peers)
         self._post(segment, [(peer, payload) for peer in self._peers], self._rooms(segment), tag)
         if values.numel():
             self._decode(segment, payload, portion.own)

@@ -39,6 +39,7 @@ class LowRankStage:
             return
         begun, waited = time.perf_counter(), self.meter.waiting
         elements = segment.elements(portion.start, portion.stop)
+        self.meter.uncompressed += 2 * elements.nbytes * (self.line.size - 1) // self.line.size
         values = elements
         if elements.dtype != torch.float32:
             values = segment.take(f"{self.name} values", elements.numel(), torch.float32).copy_(elements)

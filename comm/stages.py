@@ -68,7 +68,9 @@ class RoundsStage:
         mine, portion = self._mine[index], segment.portions[self._depth]
         sends = [(peer, segment.elements(*span)) for peer, span in _spans(mine.sends, portion)]
         receives = list(self._rooms(segment, mine, portion))
-        self.meter.sent += sum(message.nbytes for _, message in sends)
+        nbytes = sum(message.nbytes for _, message in sends)
+        self.meter.sent += nbytes
+        self.meter.uncompressed += nbytes
         what = f"round {index + 1} of {self.rounds} of the {self.name.split()[0]}"
         segment.exchanges[self.name] = self.line.post(sends, receives, tag + index, what)
 
@@ -125,7 +127,9 @@ class NativeStage:
                 work = dist.all_gather(chunks, own, group=self.line.group, async_op=True)
         assert work is not None
         exchange.receives.append(((self.line.position + 1) % self.line.size, work))
-        self.meter.sent += (portion.stop - portion.start - own.numel()) * own.itemsize
+        nbytes = (portion.stop - portion.start - own.numel()) * own.itemsize
+        self.meter.sent += nbytes
+        self.meter.uncompressed += nbytes
         segment.exchanges[self.name] = exchange
 
     def finish(self, segment: Segment, tag: int) -> None:

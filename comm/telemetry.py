@@ -18,6 +18,7 @@ class Meter:
     Attributes:
         axis: The axis that the stage runs along.
         sent: Bytes that this rank sent.
+        uncompressed: Bytes that the same elements take as they are.
         encoding: Seconds.
         decoding: Seconds.
         waiting: Seconds spent waiting for peers.
@@ -26,13 +27,14 @@ class Meter:
 
     axis: str
     sent: int = 0
+    uncompressed: int = 0
     encoding: float = 0.0
     decoding: float = 0.0
     waiting: float = 0.0
     errors: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def reset(self) -> None:
-        self.sent, self.encoding, self.decoding, self.waiting = 0, 0.0, 0.0, 0.0
+        self.sent, self.uncompressed, self.encoding, self.decoding, self.waiting = 0, 0, 0.0, 0.0, 0.0
         self.errors.clear()
 
     def timed_arrivals(self, exchange: Exchange) -> Iterator[int]:
@@ -55,6 +57,7 @@ class Traffic:
         waiting: Seconds spent waiting for peers, added up over the stages that wait at the same time.
         error: Relative error of what was measured: norm of what encoding lost over the norm of what was encoded. None
             where nothing was.
+        uncompressed: Bytes that the elements sent take as they are.
     """
 
     sent: int
@@ -62,6 +65,7 @@ class Traffic:
     decoding: float
     waiting: float
     error: float | None
+    uncompressed: int = 0
 
 
 def traffic(meters: Iterable[Meter]) -> dict[str, Traffic]:
@@ -80,6 +84,7 @@ def _added(meters: Sequence[Meter]) -> Traffic:
         decoding=sum(meter.decoding for meter in meters),
         waiting=sum(meter.waiting for meter in meters),
         error=math.sqrt(lost / encoded) if encoded > 0 else None,
+        uncompressed=sum(meter.uncompressed for meter in meters),
     )
     for meter in meters:
         meter.reset()
@@ -95,6 +100,7 @@ def together(costs: Sequence[Traffic]) -> Traffic:
         decoding=sum(cost.decoding for cost in costs),
         waiting=sum(cost.waiting for cost in costs),
         error=sum(errors) / len(errors) if errors else None,
+        uncompressed=sum(cost.uncompressed for cost in costs),
     )
 
 

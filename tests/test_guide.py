@@ -21,6 +21,7 @@ BEFORE = {  # what the Python of a guide takes for granted
     "diloco": "",
     "inference": "",
     "elastic": "",
+    "report": "",
     "communication": "from torch import nn\nmodel = nn.Linear(2, 2)",
 }
 
@@ -50,7 +51,7 @@ def test_the_commands_are_accepted(command: str) -> None:
         apart = {"diloco", "local_sgd"} & set(command.replace("=", " ").split())
         machine = Machine(gpus=0, processes=2, world_size=4 if apart else 2)
         validate(compose([*rest, "launch.processes=2"]), lambda config, allow: contradictions(config, allow, machine))
-    elif verb in ("resume", "generate"):
+    elif verb in ("resume", "generate", "report"):
         typer.main.get_command(app).commands[verb].make_context(verb, rest)
     else:
         group, name, *arguments = verb, *rest

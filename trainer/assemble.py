@@ -30,6 +30,7 @@ from gradwire.trainer.launch.watchdog import PREPARING
 from gradwire.trainer.launched import Launched, check_store_is_ours, writer_of
 from gradwire.trainer.loggers.metrics import MetricsFile, to_line
 from gradwire.trainer.loggers.progress import Progress
+from gradwire.trainer.loggers.starts import StartsFile
 from gradwire.trainer.models.packed import check_keeps_apart
 from gradwire.trainer.optimizers import Group, build_optimizer
 from gradwire.trainer.proof import prove
@@ -296,8 +297,8 @@ def build_checkpointer(config: Node, context: WorkerContext) -> Checkpointer:
 
 
 def build_loggers(config: Node, allow: tuple[str, ...]) -> list[Any]:
-    """metrics.jsonl and the progress lines always; what the `logger` group names beside them."""
-    return [MetricsFile(), Progress(), *(component(node, allow) for node in config["logger"].values())]
+    """metrics.jsonl, starts.jsonl and the progress lines always; what the `logger` group names beside them."""
+    return [MetricsFile(), StartsFile(), Progress(), *(component(node, allow) for node in config["logger"].values())]
 
 
 def build_callbacks(config: Node, context: WorkerContext) -> dict[str, Callback]:

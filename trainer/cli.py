@@ -17,6 +17,7 @@ from gradwire.trainer.data_command import data
 from gradwire.trainer.generate_command import generate
 from gradwire.trainer.launch.streams import make_usable
 from gradwire.trainer.manifest_command import manifest
+from gradwire.trainer.report.command import report
 from gradwire.trainer.resume_command import ResumeCommand
 from gradwire.trainer.sweep.command import sweep
 
@@ -152,6 +153,7 @@ def tokenize(
 
 app.command()(generate)
 app.command()(manifest)
+app.command()(report)
 
 
 def check_files(json_file: Path | None, png_file: Path | None) -> None:

@@ -91,6 +91,7 @@ class _Sum:
     """Traffic of several readings."""
 
     sent: int = 0
+    uncompressed: int = 0
     encoding: float = 0.0
     decoding: float = 0.0
     waiting: float = 0.0
@@ -99,6 +100,7 @@ class _Sum:
 
     def add(self, traffic: Traffic, updates: int) -> None:
         self.sent += traffic.sent
+        self.uncompressed += traffic.uncompressed
         self.encoding += traffic.encoding
         self.decoding += traffic.decoding
         self.waiting += traffic.waiting
@@ -109,6 +111,8 @@ class _Sum:
     def metrics(self, updates: int) -> dict[str, float]:
         """By the last part of the key."""
         found = {"bytes": self.sent / updates, "wait_ms": 1000 * self.waiting / updates}
+        if self.uncompressed not in (0, self.sent):
+            found["uncompressed_bytes"] = self.uncompressed / updates
         if self.encoding > 0:
             found |= {"encode_ms": 1000 * self.encoding / updates, "decode_ms": 1000 * self.decoding / updates}
         if self.measured:

@@ -30,6 +30,7 @@ from gradwire.trainer.replaying import replay
 from gradwire.trainer.settings import Result, Run, Settings, Status
 from gradwire.trainer.state import capture, put_back, put_back_model
 from gradwire.trainer.strategies import Single, Strategy
+from gradwire.trainer.times import Times
 from gradwire.trainer.triggers import Every, WallClock
 from gradwire.trainer.update import Outcome, Updater
 from gradwire.trainer.writing import Scoring, TextSamples, Writing
@@ -120,8 +121,9 @@ class Trainer:
         self.pending: dict[str, Any] | None = None  # a record whose evaluation was interrupted
         self._record: dict[str, Any] = {}
         self._noted: dict[str, float | int] = {}  # what goes with the next line of metrics
-        self._restored_update: int | None = None
-        self._timed = (0.0, 0)  # seconds and tokens of training since the last record
+        self._snapshot_update: int | None = None  # of the snapshot that was put back
+        self._restored_update: int | None = None  # that, or what the journal led to from there
+        self._times = Times()
 
     def _check_late(self) -> None:
         """Refuse what needs the gradients of an update in that update."""
@@ -155,9 +157,14 @@ class Trainer:
             non_finite=self.settings.non_finite,
             stop_requested=lambda: stop_requested() or self._end_clock.due(),
             due=lambda: self.keeping is not None and self.keeping.due,
-            before_reduction=lambda update: self.keeping.wait(update) if self.keeping else None,
+            before_reduction=self._wait_for_journal,
             beat=self._beat,
         )
+
+    def _wait_for_journal(self, update: int) -> None:
+        if self.keeping is not None and self.keeping.journal is not None:
+            with self._times.on("journal"):
+                self.keeping.wait(update)
 
     def _build_evaluator(
         self,
@@ -263,17 +270,16 @@ class Trainer:
 
     def _run_updates(self, feed: Iterable[UpdateBatch]) -> Status | None:
         """Train on what the feed gives; None where a measurement has changed the plan, and with it what follows."""
-        started = time.perf_counter()
-        for batch in feed:
-            before = self.clock
+        for batch in self._times.waited(feed):
+            before, tokens = self.clock, batch.step.batch_size * self.context
             meter = self.measuring.meter(before, batch.step.batch_size)
-            self._communication.before(before.updates)
-            outcome = self.updater.run(batch, before.updates, meter)
-            tokens = batch.step.batch_size * self.context
-            self.clock = before.advance(batch.step.batch_size, tokens, skipped=outcome.skipped)
-            if self.average is not None and not outcome.skipped:
-                self.average.update()
-            self._timed = (self._timed[0] + time.perf_counter() - started, self._timed[1] + tokens)
+            with self._times.on("update"):
+                self._communication.before(before.updates)
+                outcome = self.updater.run(batch, before.updates, meter)
+                self.clock = before.advance(batch.step.batch_size, tokens, skipped=outcome.skipped)
+                if self.average is not None and not outcome.skipped:
+                    self.average.update()
+            self._times.updated(tokens)
             self._judge_codecs(before, outcome)
             changed = self._decide(self.measuring.take(outcome.norms), batch.step)
             self._after_update(before, batch.step, outcome)
@@ -281,7 +287,6 @@ class Trainer:
                 return "preempted"
             if changed:
                 return None
-            started = time.perf_counter()
             self._beat("data", self.clock.updates)
         return "done"
 
@@ -328,7 +333,8 @@ class Trainer:
             self.strategy.synchronize_buffers(self.model)  # running statistics are each rank's own until then
             self.strategy.check_replicas(self.model)
         if self.keeping is not None:
-            self.keeping.after(before, outcome)
+            with self._times.on("checkpoint"):
+                self.keeping.after(before, outcome)
 
     def _log_due(self) -> bool:
         return self.clock.updates % self.settings.log_every == 0
@@ -337,8 +343,6 @@ class Trainer:
         """The metrics of the update just done; the loss is the mean over the whole global batch."""
         mine = torch.tensor([outcome.loss_sum.item(), outcome.counted], dtype=torch.float64)
         total, targets = self.strategy.start_sum(mine).wait().tolist()
-        seconds, tokens = self._timed
-        self._timed = (0.0, 0)
         record = (
             self._position()
             | {
@@ -346,8 +350,8 @@ class Trainer:
                 "lr": step.lr,
                 "batch_size": step.batch_size,
                 "grad_norm": outcome.grad_norm,
-                "tokens_per_second": tokens / seconds if seconds > 0 else 0.0,
             }
+            | self._times.take()
             | self.measuring.metrics(step.batch_size)
             | self._communication.metrics()
             | self._noted
@@ -376,7 +380,9 @@ class Trainer:
         """Evaluate if it is time, then write the record. Interrupted, the record is kept for the resumed run."""
         if evaluate and self._evaluator is not None:
             self.pending = self._position() | record
+            began = time.perf_counter()
             record = self.pending | self.evaluate()
+            record["time/evaluation_ms"] = 1000 * (time.perf_counter() - began)
         self.pending = None
         if record:
             self._record = record
@@ -441,7 +447,7 @@ class Trainer:
             StateMismatchError: the state is of another model, optimizer or set of callbacks, or past the plan's end.
         """
         put_back(self, state, everyone, moved=moved)
-        self._restored_update = self.clock.updates
+        self._restored_update = self._snapshot_update = self.clock.updates
         if self.keeping is not None:  # an evaluation that is owing is made up for, and this update saved again
             self.keeping.restored(self.clock.updates, complete=self.pending is None)
 
@@ -484,6 +490,7 @@ class Trainer:
             name=self.run.name,
             config=self.run.config,
             resumed_update=kept,
+            snapshot_update=self._snapshot_update,
             total_updates=self._total_updates(),
             tokens_per_sample=self.context,
             world_size=self.strategy.world_size,

@@ -112,12 +112,14 @@ def _train_by_every_group(rank: int) -> None:
         assert torch.equal(weights(trainer), weights(native)), name  # the sum of two numbers has one value only
         elements = sum(parameter.numel() for parameter in trainer.model.parameters())
         assert last[f"comm/{AXES[name]}/bytes"] == pytest.approx(4 * elements, rel=0.02)
-        assert f"comm/{AXES[name]}/error" not in last
+        assert not {f"comm/{AXES[name]}/error", f"comm/{AXES[name]}/uncompressed_bytes"} & last.keys()
+        assert last["time/update_ms"] > last["time/data_ms"] + last["comm/exposed_ms"] > 0
     chosen = ["comm/codec@comm.codecs.node=int8", "comm.codecs.node.block=64"]
     trainer, records = trainer_on(configured(*GROUPS["hierarchical"], *chosen))
     trainer.fit()
     last = records.of[UPDATES]
     assert last["comm/node/bytes"] < 0.3 * 4 * elements
+    assert last["comm/node/uncompressed_bytes"] == pytest.approx(4 * elements, rel=0.02)
     assert 0 < last["comm/node/error"] < 0.02
     assert last["comm/node/encode_ms"] > 0
     assert last["comm/node/decode_ms"] > 0
@@ -312,7 +314,7 @@ class Metered(Single):
 
 
 def traffic(error: float | None) -> Traffic:
-    return Traffic(sent=1000, encoding=0.25, decoding=0.5, waiting=1.0, error=error)
+    return Traffic(sent=1000, encoding=0.25, decoding=0.5, waiting=1.0, error=error, uncompressed=4000)
 
 
 def test_metrics_are_means_of_the_updates_between_two_lines() -> None:
@@ -324,6 +326,7 @@ def test_metrics_are_means_of_the_updates_between_two_lines() -> None:
     found = communication.metrics()
     assert found["comm/exposed_ms"] == 100
     assert found["comm/node/bytes"] == 200
+    assert found["comm/node/uncompressed_bytes"] == 800
     assert found["comm/node/encode_ms"] == 50
     assert found["comm/node/decode_ms"] == 100
     assert found["comm/node/wait_ms"] == 200

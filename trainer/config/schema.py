@@ -319,7 +319,7 @@ class Root:
         deterministic: Whether to use deterministic kernels only.
         checkpoint: Snapshots of the run.
         evaluation: Evaluation on the validation part of the data.
-        logger: Loggers by name, beside metrics.jsonl and the progress lines.
+        logger: Loggers by name, beside metrics.jsonl, starts.jsonl and the progress lines.
         launch: Processes and machines.
         callbacks: Callbacks by name.
         sweep: A search over keys of the configuration, which `gradwire sweep` makes and nothing else looks at.

@@ -17,6 +17,7 @@ class RunInfo:
         name: Shown name.
         config: The resolved configuration.
         resumed_update: The update that the run continues from; None where it starts anew.
+        snapshot_update: That of the snapshot that was read for it; what lies between was replayed from the journal.
         total_updates: Updates of the whole run: those that were done and those that are planned from there on.
         tokens_per_sample: Tokens of a sample.
         world_size: Number of ranks.
@@ -28,6 +29,7 @@ class RunInfo:
     name: str = "run"
     config: Mapping[str, Any] = field(default_factory=dict)
     resumed_update: int | None = None
+    snapshot_update: int | None = None
     total_updates: int = 0
     tokens_per_sample: int = 1
     world_size: int = 1

@@ -4,7 +4,8 @@ import io
 import json
 import math
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,10 +20,14 @@ class MetricsFile:
     """Appends each record to metrics.jsonl in the run's folder, and takes a resumed run's overtaken lines out of it.
 
     Lines are strict JSON: floats as the shortest text that reads back as the same number, and what JSON has no number
-    for as the strings "NaN", "Infinity" and "-Infinity".
+    for as the strings "NaN", "Infinity" and "-Infinity". `time/unix` is when a line was written: seconds since 1970.
+
+    Args:
+        now: That clock.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
         self._file: IO[str] | None = None
 
     def start(self, info: RunInfo) -> None:
@@ -37,7 +42,7 @@ class MetricsFile:
     def log(self, record: Record) -> None:
         """Append one line."""
         if self._file is not None:
-            self._file.write(to_line(record))
+            self._file.write(to_line({**record, "time/unix": round(self._now(), 3)}))
             self._file.flush()
 
     def finish(self, status: str) -> None:

@@ -26,7 +26,7 @@ def bits(value: float) -> bytes:
 
 
 def start(folder: Path, resumed_update: int | None = None) -> MetricsFile:
-    logger = MetricsFile()
+    logger = MetricsFile(lambda: 1.5)
     logger.start(RunInfo(run_dir=folder, resumed_update=resumed_update))
     return logger
 
@@ -83,13 +83,13 @@ def test_a_record_is_one_line_and_reads_back(record: dict[str, int | str]) -> No
 def test_scalars_of_numpy_and_torch_are_numbers(tmp_path: Path, value: Any, read: float | str) -> None:
     logger = start(tmp_path)
     logger.log({"update": 1, "x": value})
-    assert lines(tmp_path) == [json.dumps({"update": 1, "x": read})]
+    assert lines(tmp_path) == [json.dumps({"update": 1, "x": read, "time/unix": 1.5})]
 
 
 def test_a_line_can_be_read_as_soon_as_it_is_logged(tmp_path: Path) -> None:
     logger = start(tmp_path)
     logger.log({"update": 1, "lr": 0.5})
-    assert lines(tmp_path) == ['{"update": 1, "lr": 0.5}']
+    assert lines(tmp_path) == ['{"update": 1, "lr": 0.5, "time/unix": 1.5}']
     logger.finish("done")
     logger.log({"update": 2})
     assert updates(tmp_path) == [1]
