@@ -4,7 +4,7 @@
     python benchmarks/report.py --picture FILE RUN…
 
 Opening is from the request to the last chart drawn, the median of several. Moving is from a movement of the pointer to
-the next frame, which shows the values there. With --picture a report on runs that exist becomes a small picture instead.
+the next frame, which shows the values there. With --picture a report on runs that exist becomes a picture instead.
 """
 
 import argparse

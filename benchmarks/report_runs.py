@@ -10,13 +10,11 @@ from typing import Any
 Record = dict[str, Any]
 
 
-def write_run(folder: Path, records: list[Record], name: str = "a run", **files: str) -> Path:
-    """A run's folder with these lines of metrics; other files by name, with `_` for the dot."""
+def write_run(folder: Path, records: list[Record], name: str = "a run") -> Path:
+    """A run's folder with these lines of metrics."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(json.dumps({"run": {"name": name}, "optimizer": {"lr": 0.01}}))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    for file, content in files.items():
-        (folder / file.replace("_", ".")).write_text(content)
     return folder
 
 

@@ -93,7 +93,7 @@ def _facts(run: Recorded, events: Sequence[Event]) -> list[tuple[str, str]]:
     metrics, counts = run.metrics, _counts(events)
     spent = [event.until - event.time for event in events if event.row == "training" and event.until and event.time]
     facts = {
-        "status": run.status or "unknown",
+        "status": "running, or killed" if run.status == "running" else run.status or "unknown",
         "updates": _last(metrics.positions["update"], ",.0f"),
         "samples": _last(metrics.positions["samples"], ",.0f"),
         "tokens": _last(metrics.positions["tokens"], ",.0f"),

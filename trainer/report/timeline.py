@@ -63,10 +63,11 @@ class _Clock:
 def _starts(run: Recorded) -> Iterator[Event]:
     everything = np.concatenate([run.metrics.positions["time"], run.abandoned.positions["time"]])
     updates = np.concatenate([run.metrics.positions["update"], run.abandoned.positions["update"]])
-    for number, start in enumerate(run.starts):
-        following = run.starts[number + 1].began if number + 1 < len(run.starts) else np.inf
-        ended, last = _end(start, following, everything, updates)
-        yield Event("training", start.update or 0, last, start.began, ended, _told(number, start, last), _tone(start))
+    following = [start.began for start in run.starts[1:]] + [np.inf]
+    for number, (start, until) in enumerate(zip(run.starts, following, strict=True)):
+        tone = _tone(start, newest=until == np.inf)
+        ended, last = _end(start, until, everything, updates)
+        yield Event("training", start.update or 0, last, start.began, ended, _told(number, start, last), tone)
 
 
 def _end(start: Start, following: float, times: Floats, updates: Floats) -> tuple[float, int]:
@@ -90,8 +91,11 @@ def _told(number: int, start: Start, last: int) -> str:
     return f"start {number + 1} ({ranks}) {came}; to update {last}; {ends.get(start.status, start.status)}"
 
 
-def _tone(start: Start) -> Tone:
-    return "good" if start.status == "done" else "neutral" if start.status == "preempted" else "bad"
+def _tone(start: Start, *, newest: bool) -> Tone:
+    """Bad is what failed or was killed; the newest start may be running still."""
+    if start.status is None:
+        return "neutral" if newest else "bad"
+    return {"done": "good", "preempted": "neutral"}.get(start.status, "bad")
 
 
 def _lost(run: Recorded) -> Iterator[Event]:

@@ -112,7 +112,6 @@ function start(made) {
   made.instance = echarts.init(made.canvas);
   new ResizeObserver(() => made.instance.resize()).observe(made.canvas);
   if (made.chart.kind === "lines") {
-    made.instance.group = "progress";
     made.instance.on("datazoom", () => zoomed(made.instance));
     made.instance.getZr().on("dblclick", () => zoom(null, null));
   }
