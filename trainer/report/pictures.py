@@ -35,7 +35,8 @@ def save_pictures(document: Document, folder: Path) -> list[Path]:
         figure = blank()
         _KINDS[chart["kind"]](figure, chart, document["runs"])
         figure.suptitle(_plain(chart["title"]))
-        files.append(folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', chart['key']).strip('.') or 'chart'}.png")
+        name = re.sub(r"[^\w.-]+", "-", chart["key"], flags=re.ASCII).strip(".") or "chart"
+        files.append(folder / f"{name}.png")
         save_figure(figure, files[-1])
     return files
 

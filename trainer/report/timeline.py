@@ -63,7 +63,7 @@ class _Clock:
 def _starts(run: Recorded) -> Iterator[Event]:
     everything = np.concatenate([run.metrics.positions["time"], run.abandoned.positions["time"]])
     updates = np.concatenate([run.metrics.positions["update"], run.abandoned.positions["update"]])
-    following = [start.began for start in run.starts[1:]] + [np.inf]
+    following = [*(start.began for start in run.starts[1:]), np.inf][: len(run.starts)]
     for number, (start, until) in enumerate(zip(run.starts, following, strict=True)):
         tone = _tone(start, newest=until == np.inf)
         ended, last = _end(start, until, everything, updates)

@@ -145,7 +145,7 @@ def test_a_copy_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
     log_updates(tmp_path, range(1, 7))
     log_updates(tmp_path, range(6, 7), resumed_update=5)
     done = (tmp_path / "metrics.abandoned.jsonl").read_bytes()
-    kept = sum(len(to_line({"update": number})) for number in (1, 2, 3))
+    kept = sum(len(to_line({"update": number, "time/unix": 1.5})) for number in (1, 2, 3))
     journal = tmp_path / ".metrics.roll-back"
     journal.write_text(json.dumps({"kept": kept, "abandoned": len(done)}))
     (tmp_path / "metrics.abandoned.jsonl").write_bytes(done + b'{"update": 4}\n{"upd')

@@ -57,7 +57,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
     interrupted = ["evaluation.every=10 updates", "run.length=40 updates", "noise_scale.every=4 updates"]
     first = launch("train", f"run.dir={coded}", "run.name=coded", *SMALL, *apart, *interrupted)
     alone = launch(
-        "train", f"run.dir={single}", f'run.name="{HOSTILE}"', "strategy=single", *SMALL, "run.length=20 updates"
+        "train",
+        f"run.dir={single}",
+        f'run.name="{HOSTILE}"',
+        "strategy=single",
+        "launch.processes=1",
+        *SMALL,
+        "run.length=20 updates",
     )
     while not any(line["update"] >= 14 for line in lines(coded)):
         assert first.poll() is None, first.communicate()[0]

@@ -13,7 +13,7 @@ let drawn = []; // {chart, instance, figure}
 let zooming = false;
 
 function slug(text) {
-  return text.replace(/[^A-Za-z0-9.-]+/g, "-");
+  return text.replace(/[^\w.-]+/g, "-");
 }
 
 function figure(chart) {
