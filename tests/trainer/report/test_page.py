@@ -29,7 +29,7 @@ SMALL = [
     "run.log_every=2",
     "evaluation.limit=16",
     "evaluation.sample_length=8",
-    "checkpoint.every=6 updates",
+    "checkpoint.every=30 updates",
     "logger=none",
     "launch.device=cpu",
 ]

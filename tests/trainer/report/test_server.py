@@ -75,7 +75,8 @@ def test_the_page_follows_and_keeps_what_was_chosen(show: Show, address: str, ru
     shown.page.check("input[value=update]")
     shown.page.locator("#chart-loss button", has_text="eval/loss").click()
     more(run, 30)
-    shown.page.wait_for_function("report.runs[0].positions.update.length === 30")
+    while shown.page.evaluate("report.runs[0].positions.update.length") < 30:
+        shown.page.wait_for_timeout(100)
     assert shown.page.is_checked("input[value=update]")
     assert shown.page.locator("#chart-loss button", has_text="eval/loss").get_attribute("aria-pressed") == "false"
     assert shown.errors == []

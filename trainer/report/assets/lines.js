@@ -40,6 +40,33 @@ function looks(report, chart, line) {
   return { ink: color(report.runs.length > 1 ? line.run : place), style: dash(place) };
 }
 
+// The point of each line that is nearest to a place; lines that ended long before or begin long after have none.
+function lineTip(report, chart, state, shown, series, x) {
+  const margin = 0.01 * (state.extent[1] - state.extent[0]);
+  const rows = shown.map((line, number) => {
+    const near = nearest(series[number].data, x);
+    if (near === null || (outside(series[number].data, x) && Math.abs(near[0] - x) > margin)) return null;
+    return { ...looks(report, chart, line), name: lineName(report, line), where: where(report, line, near[2]), value: exact(near[1]) };
+  });
+  return tip("", rows.filter((row) => row !== null));
+}
+
+function outside(data, x) {
+  return x < data[0][0] || x > data[data.length - 1][0];
+}
+
+function nearest(data, x) {
+  if (!data.length) return null;
+  let low = 0;
+  let high = data.length - 1;
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (data[middle][0] < x) low = middle;
+    else high = middle;
+  }
+  return x - data[low][0] <= data[high][0] - x ? data[low] : data[high];
+}
+
 function lineOption(report, chart, state) {
   const shown = chart.lines.filter((line) => !state.runs.has(line.run) && !chart.off.has(line.name));
   const series = shown.map((line) => {
@@ -70,20 +97,7 @@ function lineOption(report, chart, state) {
     tooltip: {
       trigger: "axis",
       ...tipStyle(),
-      formatter: (hovered) =>
-        tip(
-          "",
-          hovered.map((each) => {
-            const line = shown[each.seriesIndex];
-            const point = each.data[2];
-            return {
-              ...looks(report, chart, line),
-              name: each.seriesName,
-              where: where(report, line, point),
-              value: exact(line.values[point]),
-            };
-          }),
-        ),
+      formatter: (hovered) => lineTip(report, chart, state, shown, series, hovered[0].data[0]),
     },
     toolbox: { itemSize: 0, feature: { dataZoom: { yAxisIndex: "none", filterMode: "none" } } },
     dataZoom: [

@@ -1,10 +1,10 @@
 // Builds the page from its document, and draws it again whenever the reader, or on a live page the run, changes something.
 const KINDS = {
-  lines: { option: lineOption, facts: lineFacts, head: ["", "first", "last", "smallest", "largest"], note: lineNote },
-  bars: { option: barOption, facts: barFacts, head: (chart) => ["", ...chart.stacks.map((stack) => stack.name)] },
+  lines: { option: lineOption, facts: lineFacts, head: ["line", "first", "last", "smallest", "largest"], note: lineNote },
+  bars: { option: barOption, facts: barFacts, head: (chart) => ["bar", ...chart.stacks.map((stack) => stack.name)] },
   timeline: { option: timelineOption },
-  points: { option: pointsOption, facts: pointsFacts, head: (chart) => ["", "", chart.x.name, chart.y.name] },
-  parallel: { option: parallelOption, facts: parallelFacts, head: (chart) => ["", ...chart.axes.map((axis) => axis.name)] },
+  points: { option: pointsOption, facts: pointsFacts, head: (chart) => ["trial", "state", chart.x.name, chart.y.name] },
+  parallel: { option: parallelOption, facts: parallelFacts, head: (chart) => ["trial", ...chart.axes.map((axis) => axis.name)] },
 };
 const WIDE = new Set(["bars", "timeline", "parallel"]);
 const state = { axis: "samples", extent: [0, 1], log: false, range: [null, null], runs: new Set(), showRange: () => {} };
@@ -105,7 +105,8 @@ function zoom(from, to) {
 function zoomed(instance) {
   if (zooming) return;
   const { start, end, startValue, endValue } = instance.getOption().dataZoom.find((each) => each.id === "zoom");
-  zoom(start <= 0 ? null : startValue, end >= 100 ? null : endValue);
+  const range = [start <= 0 ? null : startValue, end >= 100 ? null : endValue];
+  if (range.some((each, side) => each !== state.range[side])) zoom(...range);
 }
 
 function start(made) {

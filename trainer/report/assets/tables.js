@@ -26,7 +26,7 @@ function glance(report) {
   const facts = report.runs.map((run) => new Map(run.facts));
   const rows = names.map((name) => [name, ...facts.map((each) => each.get(name) || "–")]);
   rows.push(["folder", ...report.runs.map((run) => run.folder)]);
-  const table = report.runs.length ? [grid("Runs", ["", ...report.runs.map((run) => run.name)], rows)] : [];
+  const table = report.runs.length ? [grid("Runs", ["run", ...report.runs.map((run) => run.name)], rows)] : [];
   return [...table, ...report.runs.filter((run) => run.problems.length).map(problems)];
 }
 
@@ -60,7 +60,7 @@ function texts(report) {
   return report.runs
     .filter((run) => run.texts.length)
     .map((run) => {
-      const shown = element("pre", { tabindex: "0", "aria-label": `Text sampled from ${run.name}` });
+      const shown = element("pre", { tabindex: "0", role: "region", "aria-label": `Text sampled from ${run.name}` });
       const select = element(
         "select",
         { onchange: () => (shown.textContent = run.texts[select.selectedIndex].text) },
@@ -83,7 +83,7 @@ function configuration(report) {
     "details",
     { id: "all-keys" },
     element("summary", {}, `all ${rows.length} keys`),
-    grid("Configuration", head, cells(rows)),
+    grid("All keys", head, cells(rows)),
   );
   if (!several) return [all];
   const text = differing.length ? `The runs differ in ${differing.length} of ${rows.length} keys.` : "The runs have the same configuration.";
