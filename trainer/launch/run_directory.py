@@ -205,6 +205,7 @@ def closing_lines(directory: Path, exit_code: int, url: str | None = None) -> li
         lines += [f"resume    gradwire resume {shown}", f"evaluate  gradwire evaluate {shown}"]
     else:
         lines += ["resume    nothing was saved yet: start anew, in another run.dir if you name one"]
+    lines += [f"report    gradwire report {shown}"]
     return [*lines, f"look      {shown}/metrics.jsonl, {shown}/logs/rank-0.log"]
 
 

@@ -12,12 +12,12 @@ from gradwire.trainer.report.configuration import table
 from gradwire.trainer.report.metrics import POSITIONS, Floats, Integers
 from gradwire.trainer.report.recorded import Recorded
 from gradwire.trainer.report.thinning import spread
-from gradwire.trainer.report.timeline import Event, events_of
+from gradwire.trainer.report.timeline import ROWS, TIMELINE, Event, events_of
 
 Document = dict[str, Any]
 _SAMPLES = 40  # texts of a run that are shown
 _LONGEST = 20_000  # characters of a text
-_EVENTS = 500  # of a run, that are shown
+_EVENTS = 200  # of a run and a kind, that are shown
 
 
 def document_of(runs: Sequence[Recorded]) -> Document:
@@ -28,11 +28,16 @@ def document_of(runs: Sequence[Recorded]) -> Document:
     drawn = [
         _places([line for chart in charts for line in chart.lines if line.run == place]) for place in range(len(runs))
     ]
-    origins = [_origin(run) for run in runs]
+    shown = [_run(*each) for each in zip(runs, names, drawn, strict=True)]
+    timeline = _timeline(shown)
     return {
         "title": "Training report: " + ", ".join(names),
-        "runs": [_run(*each) for each in zip(runs, names, drawn, origins, strict=True)],
-        "charts": [*([] if bars is None else [bar_chart(bars)]), *(_line_chart(chart, drawn) for chart in charts)],
+        "runs": shown,
+        "charts": [
+            *([] if bars is None else [bar_chart(bars)]),
+            *(_line_chart(chart, drawn) for chart in charts),
+            *([] if timeline is None else [timeline]),
+        ],
         "configuration": _configuration(runs),
     }
 
@@ -57,20 +62,37 @@ def _origin(run: Recorded) -> float | None:
     return min(known, default=None)
 
 
-def _run(run: Recorded, name: str, drawn: Integers, origin: float | None) -> Document:
+def _run(run: Recorded, name: str, drawn: Integers) -> Document:
+    origin = _origin(run)
     positions = {axis: values[drawn] for axis, values in run.metrics.positions.items()}
     positions["time"] = positions["time"] - (math.nan if origin is None else origin)
     events = events_of(run)
-    shown = [events[place] for place in spread(len(events), _EVENTS)] if events else []
     return {
         "name": name,
         "folder": str(run.folder),
         "facts": _facts(run, events),
         "problems": list(run.problems),
         "positions": {axis: numbers(positions[axis]) for axis in POSITIONS},
-        "events": [_event(event, origin) for event in shown],
+        "events": [_event(event, origin) for event in _bounded(events)],
+        "happened": len(events),
         "texts": _texts(run),
     }
+
+
+def _timeline(runs: Sequence[Document]) -> Document | None:
+    """Rows of events, for each run those that it has: over time where every event has one, else over updates."""
+    events = [event for run in runs for event in run["events"]]
+    if not events:
+        return None
+    over = "update" if any(event["time"][0] is None for event in events) else "time"
+    rows = [
+        {"run": place, "row": row, "name": f"{run['name']}: {name}" if len(runs) > 1 else name}
+        for place, run in enumerate(runs)
+        for row, name in ROWS.items()
+        if any(event["row"] == row for event in run["events"])
+    ]
+    unit = "updates" if over == "update" else "since the first start"
+    return {"kind": "timeline", "key": "timeline", "title": TIMELINE, "unit": unit, "over": over, "rows": rows}
 
 
 def _event(event: Event, origin: float | None) -> Document:
@@ -103,13 +125,22 @@ def _facts(run: Recorded, events: Sequence[Event]) -> list[tuple[str, str]]:
         "time in training": _duration(sum(spent)) if spent else "",
         "starts": str(counts.get("training", "")),
         "snapshots": str(counts.get("snapshots", "")),
-        "updates done twice": str(_twice(run) or ""),
+        "updates done twice": str(_twice(events) or ""),
     }
     return [(name, value) for name, value in facts.items() if value]
 
 
-def _twice(run: Recorded) -> int:
-    return sum((event.last or event.update) - event.update + 1 for event in events_of(run) if event.row == "lost")
+def _bounded(events: Sequence[Event]) -> list[Event]:
+    """Not too many of any kind, evenly spread, in their order."""
+    kept: set[int] = set()
+    for row in ROWS:
+        places = [place for place, event in enumerate(events) if event.row == row]
+        kept |= {places[each] for each in spread(len(places), _EVENTS)} if places else set()
+    return [events[place] for place in sorted(kept)]
+
+
+def _twice(events: Sequence[Event]) -> int:
+    return sum((event.last or event.update) - event.update + 1 for event in events if event.row == "lost")
 
 
 def _counts(events: Sequence[Event]) -> Mapping[str, int]:

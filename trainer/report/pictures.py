@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLORS = ("#0072b2", "#d55e00", "#00805e", "#b0568e", "#8a6d00", "#3a86b8", "#7a4fbf", "#444b54")
+_TONES = {"good": "#1a7f37", "neutral": "#6b7480", "bad": "#b42318"}
 _DASHES = ("-", "--", ":", "-.")
 _AXES = ("samples", "update", "tokens", "time")  # the first of them that is known is what lines are drawn over
 _LABELS = {"samples": "samples", "update": "updates", "tokens": "tokens", "time": "seconds since the first start"}
@@ -144,9 +145,26 @@ def _parallel(figure: "Figure", chart: Document, runs: Sequence[Document]) -> No
     axes.set_frame_on(False)
 
 
+def _timeline(figure: "Figure", chart: Document, runs: Sequence[Document]) -> None:
+    over = chart["over"]
+    axes = _subplot(figure, _LABELS[over], "")
+    for place, row in enumerate(chart["rows"]):
+        for event in runs[row["run"]]["events"]:
+            begin, end = event[over]
+            if event["row"] != row["row"] or begin is None:
+                continue
+            if end is None:
+                axes.plot([begin], [place], "o", color=_TONES[event["tone"]])
+            else:
+                axes.barh(place, end - begin, left=begin, height=0.4, color=_TONES[event["tone"]])
+    axes.set_yticks(range(len(chart["rows"])), [_plain(row["name"]) for row in chart["rows"]])
+    axes.invert_yaxis()
+
+
 _KINDS: dict[str, Callable[["Figure", Document, Sequence[Document]], None]] = {
     "lines": _lines,
     "bars": _bars,
     "points": _points,
     "parallel": _parallel,
+    "timeline": _timeline,
 }

@@ -12,6 +12,14 @@ from gradwire.trainer.report.store import Snapshot
 
 Row = Literal["training", "lost", "snapshots", "journal", "decisions"]
 Tone = Literal["good", "neutral", "bad"]
+TIMELINE = "Starts, snapshots, journal"
+ROWS: dict[Row, str] = {
+    "training": "training",
+    "lost": "done twice",
+    "snapshots": "snapshots",
+    "journal": "journal",
+    "decisions": "decisions",
+}  # from above, with their names
 
 
 @dataclass(frozen=True)
@@ -65,9 +73,12 @@ def _starts(run: Recorded) -> Iterator[Event]:
     updates = np.concatenate([run.metrics.positions["update"], run.abandoned.positions["update"]])
     following = [*(start.began for start in run.starts[1:]), np.inf][: len(run.starts)]
     for number, (start, until) in enumerate(zip(run.starts, following, strict=True)):
-        tone = _tone(start, newest=until == np.inf)
+        newest = until == np.inf
+        tone = _tone(start, newest=newest)
         ended, last = _end(start, until, everything, updates)
-        yield Event("training", start.update or 0, last, start.began, ended, _told(number, start, last), tone)
+        yield Event(
+            "training", start.update or 0, last, start.began, ended, _told(number, start, last, newest=newest), tone
+        )
 
 
 def _end(start: Start, following: float, times: Floats, updates: Floats) -> tuple[float, int]:
@@ -78,7 +89,7 @@ def _end(start: Start, following: float, times: Floats, updates: Floats) -> tupl
     return (seen if start.ended is None else start.ended), last
 
 
-def _told(number: int, start: Start, last: int) -> str:
+def _told(number: int, start: Start, last: int, *, newest: bool) -> str:
     if start.update is None:
         came = "started anew"
     elif start.snapshot is None or start.snapshot >= start.update:
@@ -87,7 +98,8 @@ def _told(number: int, start: Start, last: int) -> str:
         replayed = start.update - start.snapshot
         came = f"went on from update {start.update}: snapshot of {start.snapshot}, {replayed} replayed from the journal"
     ranks = "1 rank" if start.ranks == 1 else f"{start.ranks} ranks"
-    ends = {"preempted": "stopped and saved", None: "no end recorded: running, or killed"}
+    unknown = "running, or killed" if newest else "no end recorded: killed"
+    ends = {"preempted": "stopped and saved", None: unknown}
     return f"start {number + 1} ({ranks}) {came}; to update {last}; {ends.get(start.status, start.status)}"
 
 

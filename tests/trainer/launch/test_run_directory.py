@@ -119,3 +119,4 @@ def test_the_last_lines_can_be_typed():
     lines = closing_lines(directory, 75)
     assert f"run       runs/{directory.name} (preempted)" in lines
     assert f"resume    gradwire resume runs/{directory.name}" in lines
+    assert f"report    gradwire report runs/{directory.name}" in lines

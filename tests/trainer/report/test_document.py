@@ -64,7 +64,8 @@ def test_runs_that_recorded_no_times_are_shown_over_their_updates(tmp_path: Path
     document = report_on([write_run(tmp_path / "old", old)])
     assert set(document["runs"][0]["positions"]["time"]) == {None}
     assert [event["update"] for event in document["runs"][0]["events"]] == [[0, None], [4, None], [8, None]]
-    assert all(each["kind"] == "lines" for each in document["charts"])
+    assert [each["kind"] for each in document["charts"]] == ["lines", "timeline"]
+    assert chart(document, "timeline")["over"] == "update"
 
 
 def test_a_run_without_lines_is_no_error(tmp_path: Path) -> None:

@@ -133,9 +133,8 @@ function build() {
   document.getElementById("title").textContent = report.title;
   document.getElementById("controls").replaceChildren(...controls(report, state, redraw, zoom));
   drawn.forEach((each) => each.instance.dispose());
-  const timeline = timelineOf(report);
-  const charts = report.charts.map(figure);
-  const times = timeline ? [figure(timeline)] : [];
+  const charts = report.charts.filter((chart) => chart.kind !== "timeline").map(figure);
+  const times = report.charts.filter((chart) => chart.kind === "timeline").map(figure);
   fill("glance", glance(report));
   fill("charts", charts.length ? [element("div", { class: "grid" }, ...charts.map((each) => each.figure))] : []);
   fill("history", [...times.map((each) => each.figure), ...history(report)]);

@@ -46,7 +46,7 @@ function history(report) {
       element(
         "details",
         { id: `events-${report.runs.indexOf(run)}`, open: run.events.length <= 12 },
-        element("summary", {}, `${run.name}: ${run.events.length} events`),
+        element("summary", {}, `${run.name}: ${run.events.length < run.happened ? `${run.events.length} of ` : ""}${run.happened} events`),
         grid(
           `What happened to ${run.name}`,
           ["update", "when", "what"],

@@ -1,13 +1,13 @@
 // What happened to the runs, along one line of time.
-const ROWS = { training: "training", lost: "done again", snapshots: "snapshots", journal: "journal", decisions: "decisions" };
-
 function timelineOption(report, chart) {
-  const axis = chart.axis;
-  const rows = chart.rows;
+  const { over, rows } = chart;
+  const events = rows.flatMap(({ run, row }, place) =>
+    report.runs[run].events.filter((event) => event.row === row).map((event) => ({ event, place })),
+  );
   const tones = { good: css("--good"), bad: css("--bad"), neutral: css("--neutral") };
-  const data = chart.events.map(({ run, event }) => {
-    const [from, to] = event[axis];
-    return [from, to === null ? from : to, rows.findIndex((row) => row.run === run && row.row === event.row), to === null ? 0 : 1];
+  const data = events.map(({ event, place }) => {
+    const [from, to] = event[over];
+    return [from, to === null ? from : to, place, to === null ? 0 : 1];
   });
   return {
     animation: false,
@@ -16,18 +16,18 @@ function timelineOption(report, chart) {
       type: "value",
       min: 0,
       max: "dataMax",
-      axisLabel: { color: css("--quiet"), hideOverlap: true, formatter: axis === "time" ? duration : short },
+      axisLabel: { color: css("--quiet"), hideOverlap: true, formatter: over === "time" ? duration : short },
     }),
     yAxis: axisStyle({
       type: "category",
       inverse: true,
-      data: rows.map((row) => row.label),
+      data: rows.map((row) => row.name),
       axisLabel: { color: css("--quiet"), width: 130, overflow: "truncate" },
     }),
     tooltip: {
       trigger: "item",
       ...tipStyle(),
-      formatter: (item) => tip(chart.events[item.dataIndex].event.text, []),
+      formatter: (item) => tip(events[item.dataIndex].event.text, []),
     },
     series: [
       {
@@ -35,7 +35,7 @@ function timelineOption(report, chart) {
         data,
         encode: { x: [0, 1], y: 2 },
         renderItem: (params, api) => {
-          const tone = tones[chart.events[params.dataIndex].event.tone];
+          const tone = tones[events[params.dataIndex].event.tone];
           const begin = api.coord([api.value(0), api.value(2)]);
           const end = api.coord([api.value(1), api.value(2)]);
           const height = Math.min(api.size([0, 1])[1] * 0.5, 16);
@@ -51,17 +51,4 @@ function timelineOption(report, chart) {
       },
     ],
   };
-}
-
-// One time line for all runs: over time where every event has one, else over updates.
-function timelineOf(report) {
-  const events = report.runs.flatMap((run, place) => run.events.map((event) => ({ run: place, event })));
-  if (!events.length) return null;
-  const axis = events.every(({ event }) => event.time[0] !== null) ? "time" : "update";
-  const rows = report.runs.flatMap((run, place) =>
-    Object.entries(ROWS)
-      .filter(([row]) => run.events.some((event) => event.row === row))
-      .map(([row, label]) => ({ run: place, row, label: report.runs.length > 1 ? `${run.name}: ${label}` : label })),
-  );
-  return { kind: "timeline", key: "timeline", title: "Starts, snapshots, journal", unit: axis === "time" ? "time since the first start" : "updates", axis, rows, events };
 }
