@@ -31,6 +31,8 @@ def test_the_wheel_holds_the_yaml_the_types_and_the_license_and_nothing_beside_t
     assert {name.removeprefix("gradwire/conf/") for name in names if name.endswith(".yaml")} == yaml
     for package in ("comm", "schedulers", "checkpoint", "inference", "trainer"):
         assert f"gradwire/{package}/py.typed" in names
+    assets = {name.removeprefix("gradwire/trainer/report/assets/") for name in names}
+    assert {"page.html", "page.css", "page.js", "echarts/echarts.min.js", "echarts/NOTICE"} <= assets
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert {name.split("/")[0].split("-")[0] for name in names} == {"gradwire"}
 

@@ -1,6 +1,10 @@
 """The live report: on this machine alone, and newer when its runs are."""
 
 import json
+import re
+import signal
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -68,6 +72,20 @@ def test_a_port_that_is_taken_is_an_error(address: str, run: Path) -> None:
     port = int(address.rsplit(":", 1)[1].strip("/"))
     with pytest.raises(ReportError, match=f"port {port} cannot be had"):
         serve([run], port, lambda _: None)
+
+
+def test_the_command_serves_until_it_is_interrupted(run: Path) -> None:
+    code = "from gradwire.trainer.cli import main; main()"
+    command = [sys.executable, "-c", code, "report", str(run), "--watch"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        found = re.fullmatch(r"report    (http://127\.0\.0\.1:\d+/) \(until Ctrl-C\)\n", process.stdout.readline())
+        assert found is not None
+        status, body, _ = ask(found[1])
+        assert status == 200 and b"Training report: a run" in body
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 0
+    assert not (run / "report.html").exists()
 
 
 def test_the_page_follows_and_keeps_what_was_chosen(show: Show, address: str, run: Path) -> None:
