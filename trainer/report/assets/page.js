@@ -81,7 +81,7 @@ function save(chart) {
 function draw(each) {
   each.instance.setOption(KINDS[each.chart.kind].option(report, each.chart, state), { notMerge: true });
   if (each.chart.kind !== "lines") return;
-  if (window.matchMedia("(pointer: fine)").matches) {
+  if (!window.matchMedia("(pointer: coarse)").matches) {
     each.instance.dispatchAction({ type: "takeGlobalCursor", key: "dataZoomSelect", dataZoomSelectActive: true });
   }
   show(each);
