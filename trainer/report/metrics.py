@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 POSITIONS = {"update": "update", "samples": "samples", "tokens": "tokens", "time": "time/unix"}  # and their keys
+LATEST = 1e11  # seconds since 1970; what claims to be later is no time
 _NAMED = 20  # lines that cannot be read, of which the reason is kept
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -144,5 +145,7 @@ def _columns(reading: _Reading) -> Metrics:
     }
     found = Metrics({"update": np.zeros(reading.lines)}, columns, reading.texts)
     positions = {name: found.dense(key) for name, key in POSITIONS.items()}
+    time = positions["time"]
+    positions["time"] = np.where((time >= 0) & (time < LATEST), time, np.nan)
     measured = {key: column for key, column in columns.items() if key not in POSITIONS.values()}
     return Metrics(positions, measured, reading.texts, reading.malformed, tuple(reading.reasons))

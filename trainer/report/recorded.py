@@ -1,7 +1,6 @@
 """A run as its folder tells it."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from gradwire.trainer.loggers.metrics import ABANDONED
 from gradwire.trainer.loggers.metrics import FILE as METRICS
 from gradwire.trainer.loggers.starts import FILE as STARTS
 from gradwire.trainer.report.configuration import read_configuration
-from gradwire.trainer.report.metrics import Metrics, read_metrics
+from gradwire.trainer.report.metrics import LATEST, Metrics, read_metrics
 from gradwire.trainer.report.store import Kept, read_store
 
 SOURCES = (CONFIG, STATUS, METRICS, ABANDONED, STARTS)
@@ -137,6 +136,6 @@ def _ended(start: Start, event: Mapping[str, Any]) -> Start:
 
 def _time(event: Mapping[str, Any]) -> float:
     seconds = float(event["time"])
-    if not math.isfinite(seconds):
+    if not 0 <= seconds < LATEST:
         raise ValueError(f"expected a time, found {seconds}")
     return seconds

@@ -81,7 +81,7 @@ def read_store(run: Path, url: str | None) -> Kept:
         )
         whole = [entry.commit for entry in log.entries if entry.branch == "present" and entry.problem is None]
         return Kept(snapshots, _decisions(store, whole[-1]) if whole else ())
-    except (CheckpointError, OSError, ImportError) as error:
+    except (CheckpointError, OSError, ImportError, ValueError) as error:
         return Kept(problem=str(error) or type(error).__name__)
 
 

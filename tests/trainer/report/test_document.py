@@ -68,6 +68,14 @@ def test_runs_that_recorded_no_times_are_shown_over_their_updates(tmp_path: Path
     assert chart(document, "timeline")["over"] == "update"
 
 
+def test_times_that_are_none_are_left_out(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [*lines(1, 2), {"update": 3, "train/loss": 1.0, "time/unix": 1e300}])
+    (run / "starts.jsonl").write_text(START % (1e300, "null", "null") + START % (999, "null", "null"))
+    document = report_on([run])
+    assert document["runs"][0]["positions"]["time"] == [2, 3, None]
+    assert document["runs"][0]["problems"] == ["starts.jsonl: 1 line could not be read"]
+
+
 def test_a_run_without_lines_is_no_error(tmp_path: Path) -> None:
     document = report_on([write_run(tmp_path / "new", [])])
     assert document["charts"] == [] and document["runs"][0]["problems"] == []
