@@ -44,8 +44,9 @@ def launch(*arguments: str) -> subprocess.Popen[str]:
 
 
 def lines(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    file = run / name
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    """The whole lines of a file that may be written at this moment."""
+    text = (run / name).read_text() if (run / name).exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 @pytest.fixture(scope="module")
