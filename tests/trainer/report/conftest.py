@@ -9,6 +9,12 @@ import pytest
 
 from benchmarks.browsers import arguments, installed
 
+_ROWS = """async (rows) => {
+    await new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)));
+    const told = ({ children }) => [children[1].textContent, children[2].textContent];
+    return [...document.querySelectorAll(rows)].map(told);
+}"""
+
 
 @dataclass
 class Shown:
@@ -28,16 +34,19 @@ class Shown:
         if said.type in ("error", "warning"):
             self.errors.append(said.text)
 
-    def hover(self, chart: str, share: float = 0.5) -> list[tuple[str, float]]:
-        """Name (with its place) and value of each line at a share of a chart's width."""
+    def box(self, chart: str) -> dict[str, float]:
+        """Where a chart is on the screen, once it is."""
         canvas = self.page.locator(f"#chart-{chart} .chart")
         canvas.scroll_into_view_if_needed()
-        box = canvas.bounding_box()
+        box: dict[str, float] = canvas.bounding_box()
+        return box
+
+    def hover(self, chart: str, share: float = 0.5) -> list[tuple[str, float]]:
+        """Name (with its place) and value of each line at a share of a chart's width."""
+        box = self.box(chart)
         self.page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] / 2)
-        tip = self.page.locator(f"#chart-{chart} .tip")
-        tip.wait_for(state="visible")
-        rows = tip.locator("div")
-        return [(row.locator("span").nth(1).inner_text(), float(row.locator("b").inner_text())) for row in rows.all()]
+        rows = self.page.evaluate(_ROWS, f"#chart-{chart} .tip > div")
+        return [(name, float(value)) for name, value in rows]
 
 
 Show = Callable[..., Shown]

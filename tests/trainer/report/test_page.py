@@ -132,12 +132,12 @@ def test_lines_can_be_laid_over_time_and_tokens_and_switched_off(shown: Shown, r
     assert all("train/loss" not in name for name, _ in shown.hover("loss", 0.52))
     shown.page.locator("#chart-loss button", has_text="train/loss").click()
     shown.page.locator("nav .run input").first.uncheck()
-    assert all(not name.startswith("coded") for name, _ in shown.hover("loss", 0.05))
+    assert all(not name.startswith("coded") for name, _ in shown.hover("loss", 0.2))
 
 
 def test_a_range_can_be_dragged_and_typed(shown: Shown) -> None:
     shown.page.check("input[value=update]")
-    box = shown.page.locator("#chart-loss .chart").bounding_box()
+    box = shown.box("loss")
     shown.page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 60)
     shown.page.mouse.down()
     shown.page.mouse.move(box["x"] + 0.75 * box["width"], box["y"] + 90, steps=4)
