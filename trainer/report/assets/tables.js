@@ -78,7 +78,7 @@ function configuration(report) {
   const several = report.runs.length > 1;
   const differing = rows.filter((row) => row.differs);
   const head = ["key", ...report.runs.map((run) => run.name)];
-  const cells = (chosen) => chosen.map((row) => [row.key, ...row.values]);
+  const cells = (chosen) => chosen.map((row) => [row.key, ...row.values.map((value) => (value === null ? "–" : value))]);
   const all = element(
     "details",
     { id: "all-keys" },

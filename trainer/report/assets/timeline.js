@@ -16,7 +16,7 @@ function timelineOption(report, chart) {
       type: "value",
       min: 0,
       max: "dataMax",
-      axisLabel: { color: css("--quiet"), hideOverlap: true, formatter: over === "time" ? duration : short },
+      axisLabel: { color: css("--quiet"), hideOverlap: true, showMaxLabel: false, formatter: over === "time" ? duration : short },
     }),
     yAxis: axisStyle({
       type: "category",
