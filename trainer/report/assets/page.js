@@ -84,7 +84,7 @@ function draw(each) {
   if (!window.matchMedia("(pointer: coarse)").matches) {
     each.instance.dispatchAction({ type: "takeGlobalCursor", key: "dataZoomSelect", dataZoomSelectActive: true });
   }
-  show(each);
+  if (state.range.some((side) => side !== null)) show(each);
 }
 
 function show({ instance, chart }) {
