@@ -88,7 +88,7 @@ def handler(live: Live) -> type[BaseHTTPRequestHandler]:
 
         def _is_addressed(self) -> bool:
             """Whether the request names this machine: another site's page cannot, whatever its name resolves to."""
-            port = self.server.server_address[1]
+            port = self.connection.getsockname()[1]
             return self.headers.get("Host") in (f"{HOST}:{port}", f"localhost:{port}")
 
         def _answer_data(self, body: bytes) -> None:

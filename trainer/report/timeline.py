@@ -107,7 +107,8 @@ def _tone(start: Start, *, newest: bool) -> Tone:
     """Bad is what failed or was killed; the newest start may be running still."""
     if start.status is None:
         return "neutral" if newest else "bad"
-    return {"done": "good", "preempted": "neutral"}.get(start.status, "bad")
+    tones: dict[str, Tone] = {"done": "good", "preempted": "neutral"}
+    return tones.get(start.status, "bad")
 
 
 def _lost(run: Recorded) -> Iterator[Event]:

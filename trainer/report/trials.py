@@ -151,10 +151,10 @@ def _front(trials: Sequence[Trial], first: tuple[int, Objective], second: tuple[
     front = pareto_front(trials, (first, second))
     names = {trial.number for trial in front}
     rest = [trial for trial in trials if trial.number not in names]
-    axes = (_axis(each.name, [trial.values[place] for trial in trials]) for place, each in (first, second))
+    x, y = (_axis(each.name, [trial.values[place] for trial in trials]) for place, each in (first, second))
     title = f"Pareto front of {first[1].name} and {second[1].name}"
     groups = [_group("others", points(rest)), _group("front", points(front), line=True)]
-    return _points(f"front-{first[1].name}-{second[1].name}", title, *axes, groups)
+    return _points(f"front-{first[1].name}-{second[1].name}", title, x, y, groups)
 
 
 def _parallel(trials: Sequence[Trial], params: Sequence[str], objectives: Sequence[Objective]) -> Document:
