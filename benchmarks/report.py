@@ -25,11 +25,11 @@ ROUNDS = 5
 _FRAME = "new Promise((shown) => requestAnimationFrame(() => requestAnimationFrame(shown)))"
 
 
-def opened(browser: Any, file: Path) -> tuple[Any, float]:
+def opened(browser: Any, file: Path, height: int = 900) -> tuple[Any, float]:
     """The page, and the seconds until it was drawn."""
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page = browser.new_page(viewport={"width": 1280, "height": height})
     began = time.perf_counter()
-    page.goto(file.as_uri())
+    page.goto(file.as_uri(), wait_until="commit")
     page.wait_for_selector("html[data-drawn]", state="attached")
     return page, time.perf_counter() - began
 
@@ -74,7 +74,7 @@ def picture(file: Path, runs: list[str]) -> None:
         page_file = Path(name) / "report.html"
         write(report_on([Path(run) for run in runs]), page_file)
         browser = playwright.chromium.launch(executable_path=installed(), args=arguments())
-        page, _ = opened(browser, page_file)
+        page, _ = opened(browser, page_file, 1500)
         page.evaluate(_FRAME)
         page.screenshot(path=file, clip={"x": 0, "y": 0, "width": 1280, "height": 1500}, full_page=True)
         browser.close()

@@ -8,7 +8,7 @@ import numpy as np
 from gradwire.trainer.report.metrics import Column, Floats, Integers, Metrics
 from gradwire.trainer.report.thinning import thin
 
-POINTS = 2000  # of one line, with one run; several runs share them
+POINTS = 1200  # of one line, with one run; several runs share them
 _FEWEST = 500
 _MOST_KEYS = 60  # charts of keys that the trainer does not know
 PARTS = ("computation", "exposed communication", "data", "checkpoints")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def _run(run: Recorded, name: str, drawn: Integers) -> Document:
     events = events_of(run)
     return {
         "name": name,
-        "folder": str(run.folder),
+        "folder": _shown(run.folder),
         "facts": _facts(run, events),
         "problems": list(run.problems),
         "positions": {axis: numbers(positions[axis]) for axis in POSITIONS},
@@ -77,6 +78,11 @@ def _run(run: Recorded, name: str, drawn: Integers) -> Document:
         "happened": len(events),
         "texts": _texts(run),
     }
+
+
+def _shown(folder: Path) -> str:
+    """A folder as one would type it here."""
+    return str(folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder)
 
 
 def _timeline(runs: Sequence[Document]) -> Document | None:

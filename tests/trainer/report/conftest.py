@@ -38,6 +38,7 @@ class Shown:
         """Where a chart is on the screen, once it is."""
         canvas = self.page.locator(f"#chart-{chart} .chart")
         canvas.scroll_into_view_if_needed()
+        canvas.locator("canvas").wait_for()
         box: dict[str, float] = canvas.bounding_box()
         return box
 

@@ -9,7 +9,15 @@ const KINDS = {
 const WIDE = new Set(["bars", "timeline", "parallel"]);
 const state = { axis: "samples", extent: [0, 1], log: false, range: [null, null], runs: new Set(), showRange: () => {} };
 let report = JSON.parse(document.getElementById("data").textContent);
-let drawn = []; // {chart, instance, figure}
+let drawn = []; // {chart, figure, canvas}, and an instance once it was near the screen
+const near = new IntersectionObserver(
+  (seen) => {
+    const shown = seen.filter((each) => each.isIntersecting).map((each) => each.target);
+    drawn.filter((each) => shown.includes(each.canvas)).forEach(start);
+    document.documentElement.dataset.drawn = drawn.filter((each) => each.instance).length;
+  },
+  { rootMargin: "300px" },
+);
 let zooming = false;
 
 function slug(text) {
@@ -73,12 +81,13 @@ function toggles(chart) {
 }
 
 function save(chart) {
-  const { instance } = drawn.find((each) => each.chart === chart);
+  const { instance } = start(drawn.find((each) => each.chart === chart));
   const url = instance.getDataURL({ type: "png", pixelRatio: 2, backgroundColor: css("--paper"), excludeComponents: ["toolbox"] });
   element("a", { href: url, download: `${slug(chart.key)}.png` }).click();
 }
 
 function draw(each) {
+  if (!each.instance) return;
   each.instance.setOption(KINDS[each.chart.kind].option(report, each.chart, state), { notMerge: true });
   if (each.chart.kind !== "lines") return;
   if (!window.matchMedia("(pointer: coarse)").matches) {
@@ -99,7 +108,7 @@ function show({ instance, chart }) {
 function zoom(from, to) {
   state.range = [from, to];
   state.showRange();
-  drawn.forEach(show);
+  drawn.filter((each) => each.instance).forEach(show);
 }
 
 function zoomed(instance) {
@@ -109,7 +118,10 @@ function zoomed(instance) {
   if (range.some((each, side) => each !== state.range[side])) zoom(...range);
 }
 
+// Draws a chart for the first time: charts far from the screen wait for that.
 function start(made) {
+  if (made.instance) return made;
+  near.unobserve(made.canvas);
   made.instance = echarts.init(made.canvas);
   new ResizeObserver(() => made.instance.resize()).observe(made.canvas);
   if (made.chart.kind === "lines") {
@@ -132,7 +144,8 @@ function build() {
   state.extent = extent(report, state.axis);
   document.getElementById("title").textContent = report.title;
   document.getElementById("controls").replaceChildren(...controls(report, state, redraw, zoom));
-  drawn.forEach((each) => each.instance.dispose());
+  near.disconnect();
+  drawn.forEach((each) => each.instance?.dispose());
   const charts = report.charts.filter((chart) => chart.kind !== "timeline").map(figure);
   const times = report.charts.filter((chart) => chart.kind === "timeline").map(figure);
   fill("glance", glance(report));
@@ -140,8 +153,8 @@ function build() {
   fill("history", [...times.map((each) => each.figure), ...history(report)]);
   fill("texts", texts(report));
   fill("configuration", configuration(report));
-  drawn = [...charts, ...times].map(start);
-  document.documentElement.dataset.drawn = drawn.length;
+  drawn = [...charts, ...times];
+  drawn.forEach((each) => near.observe(each.canvas));
 }
 
 function redraw() {
@@ -174,3 +187,4 @@ function renew(newer) {
 build();
 if (document.documentElement.dataset.live === "live") follow(renew);
 DARK.addEventListener("change", redraw);
+window.addEventListener("beforeprint", () => drawn.forEach(start));
