@@ -9,6 +9,7 @@ trainer can do beside, under every strategy, against plain data parallelism on a
 """
 
 import argparse
+import importlib.util
 import json
 import math
 import tempfile
@@ -18,7 +19,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.strategy_runs import FEATURES, STRATEGIES, Way, spawned, train
+from benchmarks.strategy_runs import FEATURES, STRATEGIES, ZERO, Way, refused, spawned, train
 
 WORLDS = (1, 2, 4)
 TOLERANCE = 1e-5
@@ -47,6 +48,11 @@ class Move:
         return self.apart <= TOLERANCE and self.same_bits is not False
 
 
+def strategies() -> tuple[str, ...]:
+    """All of them; DeepSpeed's where it is installed."""
+    return STRATEGIES if importlib.util.find_spec("deepspeed") is None else STRATEGIES + ZERO
+
+
 def start_runs(rank: int, folder: str, ways: Sequence[Way], updates: int) -> None:
     """Train in each of these ways, saving halfway; rank 0 writes what was logged. On the ranks."""
     for way in ways:
@@ -64,6 +70,8 @@ def resume_runs(rank: int, folder: str, moves: Sequence[tuple[Way, Way]], update
 def feature_runs(rank: int, folder: str, ways: Sequence[Way], features: Iterable[str], updates: int) -> None:
     """Train in each way with each feature. On the ranks."""
     for way, feature in product(ways, features):
+        if refused(way.strategy, feature):
+            continue
         logged = train(way, None, updates=updates, feature=feature)
         _write(rank, Path(folder) / f"{_file(way)}-{feature.replace(' ', '_')}.json", logged)
 
@@ -105,7 +113,7 @@ def _write(rank: int, path: Path, logged: Log) -> None:
 
 def moves(folder: Path, worlds: Sequence[int], updates: int) -> list[Move]:
     """Every start under every resume."""
-    ways = [Way(strategy, ranks) for ranks in worlds for strategy in STRATEGIES]
+    ways = [Way(strategy, ranks) for ranks in worlds for strategy in strategies()]
     for ranks in worlds:
         spawned(ranks, start_runs, str(folder), [way for way in ways if way.ranks == ranks], updates)
     for ranks in worlds:
@@ -119,12 +127,15 @@ def moves(folder: Path, worlds: Sequence[int], updates: int) -> list[Move]:
     return [judge(folder, start, resume, reference) for start, resume in product(ways, ways)]
 
 
-def features(folder: Path, ranks: int, updates: int) -> dict[str, dict[str, float]]:
-    """By strategy and feature, how far what was logged is from plain data parallelism's."""
-    ways = [Way(strategy, ranks) for strategy in STRATEGIES]
+def features(folder: Path, ranks: int, updates: int) -> dict[str, dict[str, float | None]]:
+    """By strategy and feature, how far what was logged is from plain data parallelism's; None where it is refused."""
+    ways = [Way(strategy, ranks) for strategy in strategies()]
     spawned(ranks, feature_runs, str(folder), ways, list(FEATURES), updates)
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, float | None]] = {}
     for way, feature in product(ways, FEATURES):
+        if refused(way.strategy, feature):
+            found.setdefault(way.strategy, {})[feature] = None
+            continue
         paths = [folder / f"{_file(each)}-{feature.replace(' ', '_')}.json" for each in (way, ways[0])]
         found.setdefault(way.strategy, {})[feature] = apart(*map(read, paths))
     return found
@@ -141,13 +152,18 @@ def table_of_moves(found: Sequence[Move]) -> str:
     return "\n".join(lines)
 
 
-def table_of_features(found: Mapping[str, Mapping[str, float]]) -> str:
+def table_of_features(found: Mapping[str, Mapping[str, float | None]]) -> str:
     """Rows are features, columns strategies."""
     lines = [f"| | {' | '.join(found)} |", f"|---|{'---|' * len(found)}"]
-    told = {feature: [each[feature] for each in found.values()] for feature in FEATURES}
-    rows = {name: ["not measured" if math.isinf(far) else f"{far:.0e}" for far in each] for name, each in told.items()}
-    lines += [f"| {feature} | {' | '.join(row)} |" for feature, row in rows.items()]
+    told = {feature: [_told(each[feature]) for each in found.values()] for feature in FEATURES}
+    lines += [f"| {feature} | {' | '.join(row)} |" for feature, row in told.items()]
     return "\n".join(lines)
+
+
+def _told(apart: float | None) -> str:
+    if apart is None:
+        return "refused"
+    return "not measured" if math.isinf(apart) else f"{apart:.0e}"
 
 
 def main() -> None:

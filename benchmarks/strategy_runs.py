@@ -26,10 +26,11 @@ from gradwire.trainer.lars import LARS
 from gradwire.trainer.losses import NextToken
 from gradwire.trainer.models import Decoder
 from gradwire.trainer.recovery import put_back, restore
-from gradwire.trainer.strategies import DataParallel, FullySharded, Strategy
+from gradwire.trainer.strategies import DataParallel, DeepSpeed, FullySharded, Strategy
 
 CONTEXT = 16
 STRATEGIES = ("ddp", "fsdp", "hsdp", "tensor_parallel")
+ZERO = ("deepspeed_1", "deepspeed_2", "deepspeed_3")  # by stage
 CPU = torch.device("cpu")
 
 
@@ -38,7 +39,7 @@ class Way:
     """How a run is spread.
 
     Args:
-        strategy: By its name in the configuration.
+        strategy: By its name in the configuration; that of deepspeed with its stage, and `_offload`.
         ranks: How many.
     """
 
@@ -86,12 +87,23 @@ def decoder() -> nn.Module:
 
 def strategy_of(way: Way) -> Strategy:
     """The strategy on these ranks, two of which make a host or split layers where it has such; a collective."""
+    if way.strategy.startswith("deepspeed"):
+        return _deepspeed(way.strategy)
     hosts = 2 if way.strategy == "hsdp" and way.ranks > 1 else 1
     all_reduce = AllReduce(Topology(local=way.ranks // hosts, node=hosts))
     if way.strategy == "ddp":
         return DataParallel(AllReduce(), CPU)
     tensor = 2 if way.strategy == "tensor_parallel" and way.ranks > 1 else 1
     return FullySharded(all_reduce, CPU, replicas=way.strategy == "hsdp", tensor=tensor)
+
+
+def _deepspeed(name: str) -> Strategy:
+    """ZeRO of a stage; without the threshold, small models would keep all weights everywhere even at stage 3."""
+    _, stage, *offload = name.split("_")
+    zero: dict[str, Any] = {"stage": int(stage), "stage3_param_persistence_threshold": 0}
+    if offload:
+        zero["offload_optimizer"] = {"device": "cpu"}
+    return DeepSpeed(AllReduce(), CPU, config={"zero_optimization": zero})
 
 
 @dataclass(frozen=True)
@@ -126,6 +138,24 @@ FEATURES: Mapping[str, Feature] = MappingProxyType(
         "fp16": Feature({"precision": "fp16"}),
     }
 )
+SEVERAL = "several"  # of those at once
+_SEVERAL = Feature(
+    {
+        "micro": 1,
+        "noise_scale_every": Duration(2, "updates"),
+        "clip": 0.05,
+        "ema": 0.8,
+        "evaluate_every": Duration(5, "updates"),
+        "non_finite": "skip",
+    },
+    schedule=LinearWarmup("10 updates"),
+    poisoned=7,
+)
+
+
+def refused(strategy: str, feature: str) -> bool:
+    """Whether a strategy says at its start that it cannot do that."""
+    return strategy in ZERO and feature in ("LARS", "LAMB")
 
 
 class Poisonable(NextToken):
@@ -148,7 +178,8 @@ def trainer_of(
     way: Way, store: Checkpointer | None = None, updates: int = 50, feature: str = "plain", **settings: Any
 ) -> tuple[Trainer, Losses]:
     """A trainer, and what it will have logged. A collective."""
-    losses, chosen, strategy = Losses(), FEATURES[feature], strategy_of(way)
+    losses, strategy = Losses(), strategy_of(way)
+    chosen = _SEVERAL if feature == SEVERAL else FEATURES[feature]
     loss = Poisonable(strategy, chosen.poisoned)
     trainer = Trainer(
         decoder(),

@@ -23,6 +23,7 @@ BEFORE = {  # what the Python of a guide takes for granted
     "elastic": "",
     "report": "",
     "communication": "from torch import nn\nmodel = nn.Linear(2, 2)",
+    "deepspeed": "",
 }
 
 

@@ -19,6 +19,7 @@ from gradwire.trainer.adapters import trained
 from gradwire.trainer.blocks import checkpoint_activations, compile_blocks
 from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.config import instantiate
+from gradwire.trainer.config.deepspeed import of_stage
 from gradwire.trainer.config.hosts_apart import trains_apart
 from gradwire.trainer.data import length_of, training_set, validation_set
 from gradwire.trainer.errors import StateMismatchError
@@ -154,7 +155,7 @@ def build_strategy(config: Node, context: WorkerContext, allow: tuple[str, ...] 
         timeout=seconds(comm["timeout"]),
     )
     strategy: Strategy = component(
-        config["strategy"],
+        of_stage(config["strategy"]),
         allow,
         all_reduce=all_reduce,
         device=context.device,

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from gradwire.trainer.errors import StateMismatchError
-from gradwire.trainer.strategies.sharding import local, placed
+from gradwire.trainer.strategies import Single, Strategy
+from gradwire.trainer.strategies.sharding import local
 
 
 class MovingAverage:
@@ -18,19 +19,24 @@ class MovingAverage:
     Args:
         model: The model whose parameters and buffers are followed.
         decay: Share of the old average that stays at each update, in (0, 1).
+        strategy: Knows what this rank holds of the model; everything where None.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
+    def __init__(self, model: nn.Module, decay: float, strategy: Strategy | None = None) -> None:
         if not 0.0 < decay < 1.0:
             raise ValueError(f"ema is the decay of the average and must lie between 0 and 1, found {decay}")
         self.decay = decay
         self._model = model
-        self._average = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        self._strategy = strategy or Single()
+        self._average = {name: tensor.detach().clone() for name, tensor in self._tensors().items()}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return self._strategy.tensors(self._model)
 
     @torch.no_grad()
     def update(self) -> None:
         """Take the model's present weights into the average."""
-        now = self._model.state_dict()
+        now = self._tensors()
         floating = [name for name, tensor in self._average.items() if tensor.is_floating_point()]
         parameters = {name for name, _ in self._model.named_parameters(remove_duplicate=False)}
         followed = [name for name in floating if name in parameters]
@@ -44,7 +50,7 @@ class MovingAverage:
     @torch.no_grad()
     def applied(self) -> Iterator[None]:
         """Within the block the model computes with the averaged weights; afterwards with its own again, bit for bit."""
-        own = {name: tensor.clone() for name, tensor in self._model.state_dict().items()}
+        own = {name: tensor.clone() for name, tensor in self._tensors().items()}
         self._write(self._average)
         try:
             yield
@@ -53,7 +59,7 @@ class MovingAverage:
 
     def _write(self, values: dict[str, Tensor]) -> None:
         with torch.no_grad():
-            for name, tensor in self._model.state_dict().items():
+            for name, tensor in self._tensors().items():
                 local(tensor).copy_(local(values[name]))
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -64,4 +70,4 @@ class MovingAverage:
             odd = sorted(state.keys() ^ self._average.keys())[:5]
             raise StateMismatchError(f"the saved average and the model differ in their tensors: {', '.join(odd)}")
         for name, tensor in self._average.items():
-            local(tensor).copy_(local(placed(state[name], tensor)))
+            local(tensor).copy_(local(self._strategy.placed(name, state[name], tensor)))

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
-from torch.optim import Optimizer
 
 from gradwire.schedulers import Clock, Duration
 from gradwire.schedulers.noise_scale import NoiseScale, Norms, total
@@ -13,7 +12,7 @@ from gradwire.trainer.errors import NoiseError
 from gradwire.trainer.noise import Meter, Watch, meter_for
 from gradwire.trainer.norm_layers import NormLayerMeter
 from gradwire.trainer.optimizers import RATIO
-from gradwire.trainer.strategies.base import hook
+from gradwire.trainer.strategies.exchanges import hook
 from gradwire.trainer.triggers import Every
 
 log = logging.getLogger(__name__)
@@ -38,14 +37,26 @@ class Measuring:
         self._groups: dict[str, NoiseScale] = {}
 
     def prepare(
-        self, model: nn.Module, optimizer: Optimizer, world_size: int, micro_batches: int, watch: Watch = hook
+        self,
+        model: nn.Module,
+        groups: Sequence[Mapping[str, Any]],
+        world_size: int,
+        micro_batches: int,
+        watch: Watch = hook,
     ) -> None:
         """Choose the way to measure, once the passes of an update are known; another one begins its averages anew.
+
+        Args:
+            model: What trains.
+            groups: Those of its optimizer.
+            world_size: Ranks that take part in an update.
+            micro_batches: Of each rank in an update.
+            watch: Has a function see each gradient of a parameter before it is accumulated and reduced.
 
         Raises:
             NoiseError: the plan needs the noise scale and there is no way to measure it.
         """
-        choice = meter_for(model, _groups_of(optimizer), world_size, micro_batches, watch)
+        choice = meter_for(model, _by_name(groups), world_size, micro_batches, watch)
         if choice.meter is None and self._needed:
             raise NoiseError(f"batch size or learning rate are to follow the noise scale, but {choice.reason}")
         if choice.meter is None and self._every.ever:
@@ -103,10 +114,10 @@ class Measuring:
             group.load_state_dict(state["groups"][name])
 
 
-def _groups_of(optimizer: Optimizer) -> dict[str, Sequence[nn.Parameter]]:
+def _by_name(of_optimizer: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[nn.Parameter]]:
     """The optimizer's parameters by what sets their group apart."""
     groups: dict[str, list[nn.Parameter]] = {}
-    for group in optimizer.param_groups:
+    for group in of_optimizer:
         name = f"weight_decay={group.get('weight_decay', 0):g}"
         ratio = group.get(RATIO, 1.0)
         groups.setdefault(name if ratio == 1 else f"{name},lr_ratio={ratio:g}", []).extend(group["params"])

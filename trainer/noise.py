@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gradwire.schedulers.noise_scale import Norms
 from gradwire.trainer.errors import NoiseError
 from gradwire.trainer.norm_layers import NormLayerMeter, norm_layers
-from gradwire.trainer.strategies.base import Removable, hook
+from gradwire.trainer.strategies.exchanges import Removable, hook
 from gradwire.trainer.strategies.sharding import is_sharded
 from gradwire.trainer.sync_batchnorm import SyncBatchNorm
 from gradwire.trainer.tally import Part, Tally, entries
@@ -38,11 +38,11 @@ class Meter(Protocol):
         """This rank's sums of the update, float64 on the CPU, to be summed over ranks; they are cleared."""
         ...
 
-    def big(self, part: Part = lambda gradient: gradient) -> dict[str, float]:
+    def big(self, part: Part = lambda parameter: parameter.grad) -> dict[str, float]:
         """Squared norms, by group, of the gradients that the parameters hold now: reduced, unscaled, not clipped.
 
         Args:
-            part: What of a gradient is looked at here; None where another rank looks at it.
+            part: What of a parameter's gradient is looked at here; None where another rank looks at it.
         """
         ...
 
@@ -116,7 +116,7 @@ class NoiseMeter:
         """This rank's sums of the update, to be summed over ranks; they are cleared."""
         return self._tally.take()
 
-    def big(self, part: Part = lambda gradient: gradient) -> dict[str, float]:
+    def big(self, part: Part = lambda parameter: parameter.grad) -> dict[str, float]:
         """Squared norms, by group, of the gradients that the parameters hold now."""
         return self._tally.big(part)
 

@@ -57,7 +57,7 @@ class NormLayerMeter:
         """This rank's sums of the update, to be summed over ranks; they are cleared."""
         return self._tally.take()
 
-    def big(self, part: Part = lambda gradient: gradient) -> dict[str, float]:
+    def big(self, part: Part = lambda parameter: parameter.grad) -> dict[str, float]:
         """Squared norms, by group, of the gradients that the norm layers' parameters hold now."""
         return self._tally.big(part)
 

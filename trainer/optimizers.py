@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradwire.trainer.errors import StateMismatchError
-from gradwire.trainer.strategies.sharding import placed
 
 RATIO = "lr_ratio"  # a group's learning rate over the plan's
 
@@ -105,8 +104,19 @@ def named_state(model: nn.Module, optimizer: Optimizer) -> dict[str, dict[str, A
     return {names[id(parameter)]: dict(values) for parameter, values in optimizer.state.items()}
 
 
-def load_named_state(model: nn.Module, optimizer: Optimizer, saved: Mapping[str, Mapping[str, Any]]) -> None:
+def load_named_state(
+    model: nn.Module,
+    optimizer: Optimizer,
+    saved: Mapping[str, Mapping[str, Any]],
+    placed: Callable[[Any, Tensor], Any] = lambda value, like: value,
+) -> None:
     """Load what `named_state` gave, into an optimizer over the same parameters.
+
+    Args:
+        model: Names the parameters.
+        optimizer: Over them.
+        saved: By parameter name.
+        placed: Lays a whole tensor out as a parameter is.
 
     Raises:
         StateMismatchError: the saved state is of parameters that this optimizer does not hold.

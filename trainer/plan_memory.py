@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,33 +21,15 @@ from gradwire.trainer.host_memory import available
 from gradwire.trainer.launch.hosts import Hosts
 from gradwire.trainer.launch.local import count_processes
 from gradwire.trainer.losses import loss_for
+from gradwire.trainer.memory_of_strategies import TENSOR, Whole, needed, split
 from gradwire.trainer.precision import autocast_of
+from gradwire.trainer.strategies.tensor_plan import split_parameters
 
 ASSUMED = (
     "activations are what autograd keeps for one pass of {micro} samples; what operators need while they run, the "
-    "framework itself (0.3 to 1 GiB on a GPU) and fragmentation come on top"
+    "framework itself (0.3 to 1 GiB on a GPU) and fragmentation come on top. deepspeed: in its own sizes of "
+    "buckets, without offload; tensor_parallel: activations as if no rank had split any"
 )
-
-
-@dataclass(frozen=True)
-class Whole:
-    """Bytes of a model that lies on one rank.
-
-    Args:
-        weights: Parameters and buffers.
-        gradients: Of the trained ones.
-        optimizer: What the optimizer keeps.
-        average: Of the moving average of the weights.
-        block: Parameters of the largest block.
-        activations: What autograd keeps of one pass.
-    """
-
-    weights: int
-    gradients: int
-    optimizer: int
-    average: int
-    block: int
-    activations: int
 
 
 @dataclass(frozen=True)
@@ -57,7 +39,7 @@ class Need:
     Args:
         strategy: As the configuration names it.
         kept: Weights, gradients, optimizer state and average that lie on this rank.
-        gathered: What is gathered for a while on top: blocks' weights and gradients.
+        gathered: What is gathered for a while on top: weights and gradients, of blocks or in buckets.
         activations: Of one pass.
         fits: Whether all of it goes into the memory that a rank has.
     """
@@ -120,32 +102,19 @@ def foretell(config: Mapping[str, Any], largest_batch: int, allow: tuple[str, ..
     ranks = processes * Hosts.of(launch["hosts"]).least
     share = -(-largest_batch // ranks)
     samples = share if micro == "auto" else min(micro, share)
-    whole = measure(config, samples, allow)
+    tensor = max(config["strategy"].get("tensor", 0), TENSOR)
+    whole = measure(config, samples, allow, tensor)
     rank = _memory_of_rank(launch["device"], processes)
     hosts = list(axes_of(config["comm"], processes, ranks).values())[-1]
     needs = needed(whole, ranks, hosts if ranks % hosts == 0 else 1, accumulates=share > samples)
+    if whole.split and ranks % tensor == 0:
+        shared = share * tensor if micro == "auto" else min(micro, share * tensor)  # neighbors have one share together
+        larger = replace(whole, activations=whole.activations * shared // samples)
+        needs["tensor_parallel"] = split(larger, ranks, tensor, accumulates=share * tensor > shared)
     return Memory(rank, tuple(_judged(needs, rank)), ASSUMED.format(micro=samples))
 
 
-def needed(whole: Whole, ranks: int, hosts: int, *, accumulates: bool) -> dict[str, tuple[int, int, int]]:
-    """By strategy, what a rank keeps, gathers for a while, and holds of activations.
-
-    Args:
-        whole: On one rank.
-        ranks: How many.
-        hosts: Replicas of hybrid sharding.
-        accumulates: Whether an update has several passes; gathered weights then have their gradients meanwhile.
-    """
-    together = whole.weights + whole.gradients + whole.optimizer + whole.average
-    gathered = 2 * whole.block + (whole.gradients if accumulates else whole.block)  # this block, and the next one
-    sharded = {"fsdp": ranks, "hsdp": max(ranks // hosts, 1)}
-    found = {"ddp": (together, 0, whole.activations)}
-    for name, parts in sharded.items():
-        found[name] = (-(-together // parts), gathered if parts > 1 else 0, whole.activations)
-    return found
-
-
-def measure(config: Mapping[str, Any], samples: int, allow: tuple[str, ...] = ()) -> Whole:
+def measure(config: Mapping[str, Any], samples: int, allow: tuple[str, ...] = (), tensor: int = TENSOR) -> Whole:
     """Run one update on tensors without data, and count what stays.
 
     Raises:
@@ -157,12 +126,12 @@ def measure(config: Mapping[str, Any], samples: int, allow: tuple[str, ...] = ()
     mode = FakeTensorMode()
     try:
         with mode:
-            return _measured(config, tree_map_only(Tensor, mode.from_tensor, batch), allow)
+            return _measured(config, tree_map_only(Tensor, mode.from_tensor, batch), allow, tensor)
     except (RuntimeError, NotImplementedError) as error:
         raise PredictionError(f"the memory cannot be foretold: the model does not run without data: {error}") from error
 
 
-def _measured(config: Mapping[str, Any], batch: Any, allow: tuple[str, ...]) -> Whole:
+def _measured(config: Mapping[str, Any], batch: Any, allow: tuple[str, ...], tensor: int) -> Whole:
     model = build_model({**config, "compile": False, "sync_batchnorm": False}, allow)
     optimizer = make_optimizer(config, model, allow)
     loss = loss_for(model, component(config["loss"], allow) if config["loss"] else None)
@@ -186,7 +155,9 @@ def _measured(config: Mapping[str, Any], batch: Any, allow: tuple[str, ...]) -> 
     state = _nbytes(value for values in optimizer.state.values() for value in values.values())
     weights = _nbytes(_tensors(model))
     blocks = max(_nbytes(block.parameters()) for block in blocks_of(model))
-    return Whole(weights, gradients, state, weights if config["ema"] else 0, blocks, sum(kept.values()))
+    average = weights if config["ema"] else 0
+    parted = _nbytes(split_parameters(model, tensor))
+    return Whole(weights, gradients, state, average, blocks, sum(kept.values()), parted)
 
 
 def _autocast(config: Mapping[str, Any]) -> AbstractContextManager[Any]:

@@ -48,12 +48,12 @@ class Precision:
         """The context of a forward pass."""
         return nullcontext() if self._dtype is None else torch.autocast(self._device.type, self._dtype)
 
-    def backward(self, loss: Tensor) -> None:
-        """Backward pass of a (micro-batch's share of the) loss, scaled where the format needs it."""
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+    def scaled(self, loss: Tensor) -> Tensor:
+        """A (micro-batch's share of the) loss as its backward pass begins from, scaled where the format needs it."""
+        return loss if self.scaler is None else self.scaler.scale(loss)
 
     def begin(self) -> None:
-        """Where gradients come from elsewhere than `backward`: have the scale that they came with."""
+        """Where gradients come from elsewhere than a backward pass: have the scale that they came with."""
         if self.scaler is not None:
             self.scaler.scale(torch.zeros((), device=self._device))
 
@@ -63,9 +63,12 @@ class Precision:
             self.scaler.unscale_(optimizer)
 
     def step(self, optimizer: Optimizer, *, finite: bool) -> None:
-        """Apply the gradients if they are finite, and let the scaler learn from whether they were."""
+        """Apply the gradients if they are finite on all ranks, and let the scaler learn from whether they were."""
         if finite:
             optimizer.step() if self.scaler is None else self.scaler.step(optimizer)
+        elif self.scaler is not None:
+            for found in self.scaler._found_inf_per_device(optimizer).values():
+                found.fill_(1.0)  # where each rank holds its own part of a gradient, another's may have been infinite
         if self.scaler is not None:
             self.scaler.update()
 

@@ -92,7 +92,7 @@ class Rehearsal:
         with self._strategy.accumulate():  # gradients stay here: ranks need not go on together where memory runs out
             with trainer.precision.autocast():
                 loss = trainer.loss(trainer.model, batch)
-            trainer.precision.backward(loss / max(trainer.loss.count(batch), 1))
+            self._strategy.backward(trainer.precision.scaled(loss / max(trainer.loss.count(batch), 1)))
 
     def _timed(self, batch: Any) -> float:
         self._synchronize()

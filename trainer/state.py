@@ -10,8 +10,6 @@ from gradwire.checkpoint import State
 from gradwire.schedulers import Clock, Measured
 from gradwire.trainer.decisions import CODEC, NOISE_SCALE
 from gradwire.trainer.errors import StateMismatchError
-from gradwire.trainer.optimizers import load_named_state, named_state
-from gradwire.trainer.strategies.sharding import placed
 from gradwire.trainer.update import without_requests
 
 if TYPE_CHECKING:
@@ -25,16 +23,17 @@ _OUTER = "outer"  # what is the same on every rank where hosts train by themselv
 
 def capture(trainer: "Trainer") -> State:
     """The trainer's state as a tree; tensors are the live ones."""
-    portable = trainer.strategy.portable
+    strategy = trainer.strategy
+    portable = strategy.portable
     shared = {
-        "model": portable(trainer.strategy.tensors(trainer.model)),
-        "optimizer": portable(named_state(trainer.model, trainer.optimizer)),
+        "model": portable(strategy.tensors(trainer.model)),
+        "optimizer": portable(strategy.optimizer_state(trainer.model, trainer.optimizer)),
         "optimizer_kind": type(trainer.optimizer).__name__,
         "average": None if trainer.average is None else portable(trainer.average.state_dict()),
         "scaler": trainer.precision.state_dict(),
         **progress(trainer),
     }
-    local = trainer.strategy.state_dict()
+    local = strategy.state_dict()
     in_flight = local.pop(_IN_FLIGHT, None)
     if in_flight is not None:
         shared[_IN_FLIGHT] = {**in_flight, "carried": without_requests(in_flight["carried"])}
@@ -82,8 +81,7 @@ def put_back_model(trainer: "Trainer", state: State) -> None:
     """
     shared = state.shared
     try:
-        live = trainer.model.state_dict()
-        trainer.model.load_state_dict({name: placed(value, live.get(name)) for name, value in shared["model"].items()})
+        trainer.strategy.load_model(trainer.model, shared["model"])
     except RuntimeError as error:
         raise StateMismatchError(f"the snapshot is of another model: {error}") from error
     if trainer.average is not None:
@@ -141,7 +139,7 @@ def _put_back(trainer: "Trainer", state: State) -> None:
             f"the snapshot is of a run with the optimizer {saved}, not {kind}: take {saved}, or begin another run from "
             "its weights with model.init"
         )
-    load_named_state(trainer.model, trainer.optimizer, shared["optimizer"])
+    trainer.strategy.load_optimizer_state(trainer.model, trainer.optimizer, shared["optimizer"])
     trainer.precision.load_state_dict(shared["scaler"])
     put_back_progress(trainer, shared)
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from gradwire.schedulers.noise_scale import Norms
 from gradwire.trainer.errors import NoiseError
 
-Part = Callable[[Tensor], Tensor | None]
+Part = Callable[[nn.Parameter], Tensor | None]
+"""What of a parameter's gradient is looked at here."""
 
 
 class Tally:
@@ -77,13 +78,13 @@ class Tally:
             for name, each in zip(self.groups, sums, strict=True)
         }
 
-    def big(self, part: Part = lambda gradient: gradient) -> dict[str, float]:
+    def big(self, part: Part = lambda parameter: parameter.grad) -> dict[str, float]:
         """Squared norms by group of the gradients that the parameters hold now. Waits for the device once.
 
         Args:
-            part: What of a gradient is looked at here; None where others look at it.
+            part: What of a parameter's gradient is looked at here; None where there is none, or others look at it.
         """
-        parts = [(place, part(p.grad)) for place, p in enumerate(self.parameters) if p.grad is not None]
+        parts = [(place, part(parameter)) for place, parameter in enumerate(self.parameters)]
         held = [(place, gradient) for place, gradient in parts if gradient is not None and gradient.numel()]
         if not held:
             return dict.fromkeys(self.groups, 0.0)

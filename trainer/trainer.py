@@ -80,15 +80,17 @@ class Trainer:
         beat: Callable[[str, int], None] = lambda phase, update: None,
     ) -> None:
         self.strategy: Strategy = strategy or Single()
+        self._flops = getattr(model, "flops_per_token", None)  # while all weights are here
         self.model = self.strategy.prepare(model)
         self.optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(self.model)
+        self._groups = [{**group, "params": list(group["params"])} for group in self.optimizer.param_groups]
         self.strategy.bind(self.model, self.optimizer)
         self.plan = plan
         self.settings = settings
         self.clock = Clock()
         self.loss = loss_for(model, loss)
         self.precision = Precision(settings.precision, self.strategy.device)
-        self.average = None if settings.ema is None else MovingAverage(self.model, settings.ema)
+        self.average = None if settings.ema is None else MovingAverage(self.model, settings.ema, self.strategy)
         self.stream = SampleStream(training_set(data), settings.seed)
         self.context: int = getattr(data, "context", 1)
         self.callbacks = dict(callbacks or {})
@@ -238,7 +240,7 @@ class Trainer:
         size = self.plan.at(Clock()).batch_size if self.plan.measures else self.plan.largest_batch
         passes = -(-size // (self.strategy.data_size * micro))
         ranks = min(self.strategy.data_size, size)
-        self.measuring.prepare(self.model, self.optimizer, ranks, passes, self.strategy.watch)
+        self.measuring.prepare(self.model, self._groups, ranks, passes, self.strategy.watch)
 
     def _feed(self, micro: int) -> Feed:
         return Feed(
@@ -494,7 +496,7 @@ class Trainer:
             total_updates=self._total_updates(),
             tokens_per_sample=self.context,
             world_size=self.strategy.world_size,
-            flops_per_token=getattr(self.model, "flops_per_token", None),
+            flops_per_token=self._flops,
         )
         for logger in self._loggers:
             logger.start(info)

@@ -195,7 +195,7 @@ class Updater:
             with measured, nullcontext() if index == last else self._strategy.accumulate():
                 with self._precision.autocast():
                     loss = self._loss(self._model, move(micro.batch, device)) * micro.weight
-                self._precision.backward(loss / divisor)
+                self._strategy.backward(self._precision.scaled(loss / divisor))
             loss_sum += loss.detach()
         return loss_sum, sum(counts)
 

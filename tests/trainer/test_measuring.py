@@ -169,11 +169,11 @@ def test_another_way_to_measure_begins_its_averages_anew() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     plan = Plan(lr=0.1, batch=8, run_length=LENGTH)
     measuring = Measuring(Every(Duration(1, "updates"), plan), 0.9, needed=False)
-    measuring.prepare(model, optimizer, world_size=1, micro_batches=1)
+    measuring.prepare(model, optimizer.param_groups, world_size=1, micro_batches=1)
     measuring.take(lambda: {"norm_layers": Norms(small=2.0, big=1.0, small_size=1, big_size=8)})
-    measuring.prepare(model, optimizer, world_size=1, micro_batches=1)
+    measuring.prepare(model, optimizer.param_groups, world_size=1, micro_batches=1)
     assert "noise_scale/norm_layers" in measuring.metrics(8)
-    measuring.prepare(model, optimizer, world_size=2, micro_batches=1)
+    measuring.prepare(model, optimizer.param_groups, world_size=2, micro_batches=1)
     assert measuring.metrics(8) == {}
 
 
@@ -201,7 +201,7 @@ def test_what_cannot_be_measured_ends_only_a_run_that_needs_it(needed: bool, cap
     plan = Plan(lr=0.1, batch=8, run_length="10 updates")
     measuring = Measuring(Every(Duration(1, "updates"), plan), 0.9, needed=needed)
     model = nn.Linear(2, 2)
-    measuring.prepare(model, torch.optim.SGD(model.parameters()), 1, 2)
+    measuring.prepare(model, torch.optim.SGD(model.parameters()).param_groups, 1, 2)
     assert measuring.meter(Clock(), 8) is not None
     if needed:
         with pytest.raises(NoiseError):

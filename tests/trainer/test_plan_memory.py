@@ -10,7 +10,8 @@ from gradwire.trainer.assemble import build_model, component
 from gradwire.trainer.config import compose, validate
 from gradwire.trainer.data import SampleStream, training_set
 from gradwire.trainer.losses import loss_for
-from gradwire.trainer.plan_memory import Whole, measure, needed
+from gradwire.trainer.memory_of_strategies import Whole, needed, split
+from gradwire.trainer.plan_memory import measure
 from tests.trainer.commands import gradwire
 
 SMALL = ["model.width=80", "model.layers=3", "data.context=32", "launch.processes=2", "launch.device=cpu"]
@@ -60,16 +61,28 @@ def test_checkpointed_activations_are_fewer():
 def test_sharding_shares_out_what_is_kept():
     whole = Whole(weights=400, gradients=400, optimizer=800, average=0, block=40, activations=100)
     found = needed(whole, ranks=8, hosts=2, accumulates=False)
+    assert found.pop("diloco") == (1600 + 3 * 400, 0, 100)
+    assert found.pop("deepspeed 1") == (400 + 400 + (400 + 800) // 8, 400, 100)
+    assert found.pop("deepspeed 2") == (400 + (400 + 400 + 800) // 8, 400, 100)
+    assert found.pop("deepspeed 3") == (1600 // 8, 400 + 400, 100)
     assert found == {"ddp": (1600, 0, 100), "fsdp": (200, 120, 100), "hsdp": (400, 120, 100)}
     assert needed(whole, ranks=8, hosts=2, accumulates=True)["fsdp"] == (200, 480, 100)
     assert needed(whole, ranks=1, hosts=1, accumulates=True)["fsdp"] == (1600, 0, 100)
+
+
+def test_neighbors_that_split_layers_keep_the_rest_each():
+    whole = Whole(weights=400, gradients=400, optimizer=800, average=0, block=40, activations=100, split=300)
+    left = 0.75 / 2 + 0.25
+    assert split(whole, ranks=8, tensor=2, accumulates=False) == (round(1600 * left / 4), round(120 * left), 100)
+    assert split(whole, ranks=2, tensor=2, accumulates=False) == (1600 * left, 0, 100)
 
 
 def test_the_command_says_which_strategies_fit(tmp_path):
     done = gradwire("plan", *SMALL, "--memory", "--json", "plan.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     told = json.loads((tmp_path / "plan.json").read_text())["memory"]
-    assert [need["strategy"] for need in told["needs"]] == ["ddp", "fsdp", "hsdp"]
+    zero = [f"deepspeed {stage}" for stage in (1, 2, 3)]
+    assert [need["strategy"] for need in told["needs"]] == ["ddp", "fsdp", "hsdp", *zero, "diloco", "tensor_parallel"]
     assert all(need["fits"] == (need["together"] <= told["rank"]) for need in told["needs"])
     assert f"{told['needs'][0]['together'] / 2**20:,.0f}" in done.stdout and "fits" in done.stdout
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from gradwire.trainer.config.communication import misfits, too_late, unjournalled
 from gradwire.trainer.config.construction import refused
+from gradwire.trainer.config.deepspeed import undrivable
 from gradwire.trainer.config.elastic import at_other_sizes, fixed_sizes
 from gradwire.trainer.config.fit import refused_plan, unfit
 from gradwire.trainer.config.hosts_apart import not_apart
@@ -70,6 +71,7 @@ def contradictions(config: Config, allow_targets: tuple[str, ...], machine: Mach
         faults += [*too_late(config, follows), *unjournalled(config)]
         faults += unsharded(config, allow_targets, machine.processes, machine.world_size, follows)
         faults += not_apart(config, allow_targets, follows, machine.processes, machine.world_size)
+        faults += undrivable(config, machine.world_size, machine.gpus)
         faults = faults or at_other_sizes(config, allow_targets, machine.processes)
     return faults or [*unmeasurable(config, allow_targets, machine.world_size, machine.gpus)]
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from gradwire.trainer.config.checker import Checker
 from gradwire.trainer.config.composition import Composed
+from gradwire.trainer.config.deepspeed import with_settings
 from gradwire.trainer.config.errors import ConfigError, Mistake
 from gradwire.trainer.config.interpolation import leaves, literal
 from gradwire.trainer.config.names import nearest_key
@@ -71,6 +72,7 @@ def validate(composed: Composed, contradictions: Contradictions | None = None) -
     from gradwire.trainer.config.advice import advice
 
     notes = (*composed.notes, *advice(config, composed.allow_targets))
+    config = with_settings(config)
     ordered = {name: config[name] for name in Root.__dataclass_fields__ if name in config}
     return Valid(ordered, composed.origins, checker.fields, composed.allow_targets, notes)
 

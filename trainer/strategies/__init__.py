@@ -2,15 +2,17 @@
 
 from typing import TYPE_CHECKING, Any
 
-from gradwire.trainer.strategies.base import Cost, Pending, Reduced, Strategy
+from gradwire.trainer.strategies.base import Strategy
 from gradwire.trainer.strategies.data_parallel import DataParallel
+from gradwire.trainer.strategies.exchanges import Cost, Pending, Reduced
 from gradwire.trainer.strategies.single import Single
 
 if TYPE_CHECKING:
+    from gradwire.trainer.strategies.deepspeed import DeepSpeed
     from gradwire.trainer.strategies.diloco import DiLoCo
     from gradwire.trainer.strategies.sharded import FullySharded
 
-__all__ = ["Cost", "DataParallel", "DiLoCo", "FullySharded", "Pending", "Reduced", "Single", "Strategy"]
+__all__ = ["Cost", "DataParallel", "DeepSpeed", "DiLoCo", "FullySharded", "Pending", "Reduced", "Single", "Strategy"]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,4 +24,8 @@ def __getattr__(name: str) -> Any:
         from gradwire.trainer.strategies.diloco import DiLoCo
 
         return DiLoCo
+    if name == "DeepSpeed":
+        from gradwire.trainer.strategies.deepspeed import DeepSpeed
+
+        return DeepSpeed
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

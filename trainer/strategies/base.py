@@ -3,67 +3,18 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from gradwire.checkpoint import Wanted
-from gradwire.comm import CommError, Encoded
+from gradwire.comm import CommError
 from gradwire.comm.choices import Choice
-from gradwire.comm.telemetry import Traffic
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What reducing gradients cost this rank.
-
-    Attributes:
-        exposed: Seconds that backward's end waited; None where there is nothing to wait for.
-        axes: By axis of links what went along it, where that is known.
-    """
-
-    exposed: float | None = None
-    axes: Mapping[str, Traffic] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class Reduced:
-    """What one rank keeps of an update's reduced gradient; from what all ranks keep it can be put back, bit for bit.
-
-    Attributes:
-        shares: This rank's part of every bucket.
-        dtypes: Of the elements of every bucket.
-        presence: Which parameters have a gradient, eight in a byte.
-    """
-
-    shares: tuple[Encoded, ...]
-    dtypes: tuple[torch.dtype, ...]
-    presence: bytes
-
-
-class Pending(Protocol):
-    """A collective under way."""
-
-    def wait(self) -> Tensor:
-        """Block until it is done; the reduced tensor."""
-        ...
-
-
-class Removable(Protocol):
-    """What can be undone."""
-
-    def remove(self) -> None:
-        """Undo it."""
-        ...
-
-
-def hook(parameter: nn.Parameter, see: Callable[[Tensor], None]) -> Removable:
-    """Have `see` called with each gradient of a parameter before it is accumulated."""
-    handle: Removable = parameter.register_hook(see)  # type: ignore[no-untyped-call]
-    return handle
+from gradwire.trainer.optimizers import load_named_state, named_state
+from gradwire.trainer.strategies.exchanges import Cost, Pending, Reduced, Removable, hook
+from gradwire.trainer.strategies.sharding import placed
 
 
 class Strategy(ABC):
@@ -111,6 +62,10 @@ class Strategy(ABC):
     def bind(self, model: nn.Module, optimizer: Optimizer) -> None:
         """The optimizer over the prepared model's parameters has been made."""
 
+    def backward(self, loss: Tensor) -> None:
+        """The backward pass of a micro-batch."""
+        loss.backward()  # type: ignore[no-untyped-call]
+
     def accumulate(self) -> AbstractContextManager[None]:
         """Within the block backward only accumulates this rank's own gradients."""
         return nullcontext()
@@ -133,9 +88,9 @@ class Strategy(ABC):
         """Have `see` called with each gradient of a parameter of this rank, before it is accumulated and reduced."""
         return hook(parameter, see)
 
-    def part(self, gradient: Tensor) -> Tensor | None:
+    def part(self, parameter: nn.Parameter) -> Tensor | None:
         """What of a reduced gradient counts for this rank, so that it counts once over all; None for nothing."""
-        return gradient if self.rank == 0 else None
+        return parameter.grad if self.rank == 0 else None
 
     def gradient_norm(self, parameters: Sequence[nn.Parameter]) -> Tensor:
         """Euclidean norm of all gradients that the parameters hold now; the same bits on every rank. A collective."""
@@ -240,8 +195,35 @@ class Strategy(ABC):
         """What this rank needs of a snapshot's tensors that were saved in slices; None for all of each."""
         return None
 
+    def placed(self, name: str, value: Any, like: Tensor | None) -> Any:
+        """A whole tensor as `tensors` has that of a name, which gave `like`."""
+        return placed(value, like)
+
+    def load_model(self, model: nn.Module, saved: Mapping[str, Tensor]) -> None:
+        """Give the model whole tensors by name.
+
+        Raises:
+            RuntimeError: they are of another model.
+        """
+        live = model.state_dict()
+        model.load_state_dict({name: self.placed(name, value, live.get(name)) for name, value in saved.items()})
+
+    def optimizer_state(self, model: nn.Module, optimizer: Optimizer) -> dict[str, dict[str, Any]]:
+        """What this rank holds of the optimizer's state, by parameter name."""
+        return named_state(model, optimizer)
+
+    def load_optimizer_state(
+        self, model: nn.Module, optimizer: Optimizer, saved: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        """Give the optimizer whole tensors by parameter name.
+
+        Raises:
+            StateMismatchError: they are of parameters that it does not hold.
+        """
+        load_named_state(model, optimizer, saved, placed)
+
     def portable(self, tree: Any) -> Any:
-        """A tree of this strategy's tensors as it is saved, for any strategy to go on from."""
+        """A tree of this strategy's tensors, by name, as it is saved, for any strategy to go on from."""
         return tree
 
     def synchronize_buffers(self, model: nn.Module) -> None:

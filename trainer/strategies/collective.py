@@ -78,6 +78,13 @@ class Collective(Strategy):
     def gather_shares(self, values: Tensor) -> list[Tensor]:
         return self.gather(values)[:: self._together]
 
+    def norm_of(self, parts: Sequence[Tensor]) -> Tensor:
+        """Euclidean norm of what all ranks hold of a gradient: float64 on the CPU, the same bits everywhere."""
+        square = torch.zeros((), dtype=torch.float64)
+        if parts:
+            square = torch.stack(torch._foreach_norm(list(parts))).double().square().sum().cpu()
+        return torch.stack(self.gather(square)).sum().sqrt()
+
     def synchronize_buffers(self, model: nn.Module) -> None:
         for buffer in model.buffers():
             dist.broadcast(buffer, 0)

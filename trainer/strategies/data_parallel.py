@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from gradwire.comm import AllReduce, Choice, CommError, Overlap, Reducer, attach, check_replicas, decode
-from gradwire.trainer.strategies.base import Cost, Reduced, Strategy
+from gradwire.trainer.strategies.base import Strategy
+from gradwire.trainer.strategies.exchanges import Cost, Reduced
 
 _CARRIED = ("residuals", "factors", "arrears", "in_flight")  # what is not a function of the reduced gradients
 

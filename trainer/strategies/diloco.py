@@ -18,8 +18,8 @@ from gradwire.comm.replicas import check_replicas, check_tensors
 from gradwire.comm.telemetry import NOTHING, by_axis
 from gradwire.trainer.config.range import Range
 from gradwire.trainer.errors import StrategyError
-from gradwire.trainer.strategies.base import Cost, Pending
 from gradwire.trainer.strategies.collective import Collective
+from gradwire.trainer.strategies.exchanges import Cost, Pending
 from gradwire.trainer.strategies.host import Host, between_hosts, within_host
 from gradwire.trainer.strategies.outer import Calendar, OuterSGD
 from gradwire.trainer.strategies.outer_loop import OuterLoop

@@ -16,8 +16,8 @@ from gradwire.comm.fsdp import fsdp_hooks, local_shards
 from gradwire.trainer.blocks import blocks_of
 from gradwire.trainer.config.range import Range
 from gradwire.trainer.errors import StrategyError
-from gradwire.trainer.strategies.base import Cost, Reduced, Removable
 from gradwire.trainer.strategies.collective import Collective
+from gradwire.trainer.strategies.exchanges import Cost, Reduced, Removable
 from gradwire.trainer.strategies.sharding import Place, Watched, is_first_holder, local, portable, wanted
 from gradwire.trainer.strategies.shards import GradientShards
 from gradwire.trainer.strategies.tensor_plan import parallelize
@@ -147,16 +147,15 @@ class FullySharded(Collective):
     def watch(self, parameter: nn.Parameter, see: Callable[[Tensor], None]) -> Removable:
         return Watched(parameter, self._places[parameter], see)
 
-    def part(self, gradient: Tensor) -> Tensor | None:
-        return local(gradient) if is_first_holder(gradient, self.rank, self._owner) else None
+    def part(self, parameter: nn.Parameter) -> Tensor | None:
+        gradient = parameter.grad
+        if gradient is None or not is_first_holder(gradient, self.rank, self._owner):
+            return None
+        return local(gradient)
 
     def gradient_norm(self, parameters: Sequence[nn.Parameter]) -> Tensor:
-        parts = [self.part(each.grad) for each in parameters if each.grad is not None]
-        mine = [part for part in parts if part is not None and part.numel()]
-        square = torch.zeros((), dtype=torch.float64)
-        if mine:
-            square = torch.stack(torch._foreach_norm(mine)).double().square().sum().cpu()
-        return torch.stack(self.gather(square)).sum().sqrt()
+        parts = [self.part(each) for each in parameters]
+        return self.norm_of([part for part in parts if part is not None and part.numel()])
 
     def wanted(self, model: nn.Module) -> Wanted | None:
         return wanted(self.tensors(model))

@@ -7,7 +7,7 @@ from torch import nn
 
 from gradwire.comm import CommError, Encoded
 from gradwire.comm.recorder import packed, unpacked
-from gradwire.trainer.strategies.base import Reduced
+from gradwire.trainer.strategies.exchanges import Reduced
 from gradwire.trainer.strategies.sharding import like_this, local
 
 

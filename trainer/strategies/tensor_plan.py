@@ -1,5 +1,7 @@
 """How the built-in decoder's layers are split among ranks that compute together (Shoeybi et al. 2019, 1909.08053)."""
 
+from collections.abc import Iterator
+
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
@@ -34,6 +36,18 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
             "output": ColwiseParallel(output_layouts=Replicate()),
         }
         parallelize_module(model, mesh, whole)
+
+
+def split_parameters(model: nn.Module, tensor: int) -> Iterator[nn.Parameter]:
+    """Those that `parallelize` splits over so many ranks; none where it cannot."""
+    if not isinstance(model, Decoder) or any(block.parts % tensor or block.kv_heads % tensor for block in model.blocks):
+        return
+    for block in model.blocks:
+        for name in _plan_of_block():
+            yield from block.get_submodule(name).parameters()
+    if not model.tied:
+        yield from model.embedding.parameters()
+        yield from model.output.parameters()
 
 
 def _plan_of_block() -> dict[str, ParallelStyle]:

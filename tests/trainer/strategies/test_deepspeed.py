@@ -1,0 +1,115 @@
+"""Under DeepSpeed a run is what it is under the other strategies: losses, snapshots, features.
+
+Ranks import DeepSpeed when they need it, which takes seconds: all of a number of ranks happens in one launch.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks.strategies import TOLERANCE, apart, feature_runs, judge, read, resume_runs, start_runs
+from benchmarks.strategy_runs import CPU, SEVERAL, ZERO, Way, decoder, spawned
+from gradwire.comm import AllReduce, Topology
+from gradwire.comm.codecs import Int8
+from gradwire.trainer.errors import StrategyError
+from gradwire.trainer.lamb import LAMB
+from gradwire.trainer.strategies import DeepSpeed
+
+pytest.importorskip("deepspeed")
+
+UPDATES = 12
+REFERENCE = Way("ddp", 1)
+OFFLOADED = ("deepspeed_2_offload", "deepspeed_3_offload")
+WAYS = [*(Way(strategy, ranks) for ranks in (4, 2, 1) for strategy in ZERO), *(Way(name, 2) for name in OFFLOADED)]
+OTHERS = [Way("ddp", 2), Way("fsdp", 2)]
+MOVES = [
+    *((Way(strategy, 4), Way(strategy, 4)) for strategy in ZERO),
+    (REFERENCE, Way("deepspeed_3", 4)),
+    (REFERENCE, Way("deepspeed_2", 4)),
+    *((Way(strategy, 2), Way(strategy, 2)) for strategy in (*ZERO, *OFFLOADED)),
+    (Way("ddp", 2), Way("deepspeed_1", 2)),
+    (Way("fsdp", 2), Way("deepspeed_3", 2)),
+    (Way("deepspeed_1", 4), Way("ddp", 2)),
+    (Way("deepspeed_2", 4), Way("fsdp", 2)),
+    (Way("deepspeed_3", 4), Way("deepspeed_2_offload", 2)),
+    (Way("deepspeed_2_offload", 2), Way("deepspeed_3", 1)),
+    (Way("deepspeed_3", 2), Way("ddp", 1)),
+]
+FEATURES = (SEVERAL, "bf16", "fp16")
+
+
+def runs_of(rank: int, folder: str, starts: Sequence[Way], moves: Sequence[tuple[Way, Way]], features: bool) -> None:
+    """What happens on so many ranks."""
+    start_runs(rank, folder, starts, UPDATES)
+    resume_runs(rank, folder, moves, UPDATES)
+    if features:
+        feature_runs(rank, folder, [Way(strategy, 2) for strategy in ("ddp", *ZERO)], FEATURES, UPDATES)
+        if rank == 0:
+            (Path(folder) / "refusals.json").write_text(json.dumps(refusals()))
+
+
+def refusals() -> list[str]:
+    """What it says to what it does not take."""
+    said = []
+    split = {"zero_optimization": {"stage": 1}}
+    for all_reduce, config in (
+        (AllReduce(Topology(ring=2), codecs={"ring": Int8()}), split),
+        (AllReduce(), {}),
+        (AllReduce(), {**split, "gradient_clipping": 1.0}),
+        (AllReduce(), {**split, "fp16": {"enabled": True}}),
+    ):
+        with pytest.raises(StrategyError) as error:
+            DeepSpeed(all_reduce, CPU, config=config)
+        said.append(str(error.value))
+    model = decoder()
+    with pytest.raises(StrategyError) as error:
+        DeepSpeed(AllReduce(), CPU, config=split).bind(model, LAMB(model.parameters(), lr=1.0))
+    return [*said, str(error.value)]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every way from the start, MOVES that go on from them, and features on two ranks."""
+    folder = tmp_path_factory.mktemp("runs")
+    spawned(1, start_runs, str(folder), [REFERENCE], UPDATES)
+    for size in (4, 2, 1):
+        starts = [way for way in (*WAYS, *OTHERS) if way.ranks == size]
+        moves = [move for move in MOVES if move[1].ranks == size]
+        spawned(size, runs_of, str(folder), starts, moves, size == 2)
+    return folder
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_losses_are_those_of_plain_data_parallelism(runs: Path, way: Way) -> None:
+    logs = [read(runs / f"{each.strategy}-{each.ranks}.json") for each in (way, REFERENCE)]
+    assert sorted(logs[0]) == list(range(1, UPDATES + 1))
+    assert logs[0][UPDATES]["train/loss"] < logs[0][1]["train/loss"] - 0.05
+    assert apart(logs[0], logs[1], ["train/loss", "grad_norm"]) < TOLERANCE
+
+
+@pytest.mark.parametrize(("start", "resume"), MOVES, ids=lambda way: str(way))
+def test_a_run_moves_to_and_from_other_strategies(runs: Path, start: Way, resume: Way) -> None:
+    move = judge(runs, start, resume, REFERENCE)
+    assert move.apart < TOLERANCE
+    assert move.same_bits is (True if start == resume else None)
+
+
+@pytest.mark.parametrize("strategy", ZERO)
+@pytest.mark.parametrize("feature", FEATURES)
+def test_features_work_at_every_stage(runs: Path, strategy: str, feature: str) -> None:
+    logs = [read(runs / f"{each}-2-{feature}.json") for each in (strategy, "ddp")]
+    assert apart(*logs) < (2e-5 if feature == SEVERAL else 1e-2), json.dumps(logs[0][UPDATES])
+    if feature == SEVERAL:
+        assert logs[0][UPDATES]["skipped"] == 1
+        assert logs[0][UPDATES]["noise_scale"] > 0
+
+
+def test_what_it_does_not_take_is_refused_with_the_reason(runs: Path) -> None:
+    codecs, nothing_split, clipping, fp16, lamb = json.loads((runs / "refusals.json").read_text())
+    assert "reduces gradients itself" in codecs
+    assert "DataParallel is the strategy" in nothing_split
+    assert "gradient_clipping is decided by clip" in clipping
+    assert "its loss scale is not in our snapshots" in fp16
+    assert "LAMB wants them whole" in lamb

@@ -1,0 +1,58 @@
+"""Starting DeepSpeed's engine, and what it cannot be started with."""
+
+import os
+import shutil
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from gradwire.trainer.errors import StrategyError
+from gradwire.trainer.strategies.deepspeed_settings import Json, for_engine, ours, stage_of, undriven
+
+NOT_INSTALLED = "needs DeepSpeed, which is not installed: pip install 'gradwire[deepspeed]'"
+_TORCHS = ("ASGD", "Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
+ELEMENTWISE = frozenset((*_TORCHS, "DeepSpeedCPUAdam", "DeepSpeedCPULion"))
+"""Optimizers that update every element by what is known of that element, so that they may be cut anywhere."""
+
+
+def not_elementwise(optimizer: str) -> str | None:
+    """Why an optimizer, by its class's name, cannot work on ZeRO's partitions; None where it can."""
+    if optimizer in ELEMENTWISE:
+        return None
+    others = ", ".join(sorted(ELEMENTWISE))
+    return f"ZeRO cuts parameters anywhere, and {optimizer} wants them whole: take one of {others}"
+
+
+def check(config: Json) -> None:
+    """Raise StrategyError where DeepSpeed's engine cannot be driven with a configuration, or would decide itself."""
+    if stage_of(config) == 0:
+        raise StrategyError("at stage 0 nothing is split: DataParallel is the strategy for that")
+    for key, reason in ours(config):
+        raise StrategyError(f"{key} is decided by {reason}: leave it out of DeepSpeed's configuration")
+    for key, message in undriven(config):
+        raise StrategyError(f"{key}: {message}")
+
+
+def start(model: nn.Module, optimizer: Optimizer, config: Json, device: torch.device) -> Any:
+    """DeepSpeed's engine over a model and its optimizer. A collective."""
+    os.environ.setdefault("DS_ACCELERATOR", device.type)  # it takes what it finds on the machine otherwise
+    os.environ.setdefault("LOCAL_RANK", str(device.index or 0))
+    if shutil.which("ninja") is None:  # which compiles for it, and is installed with it
+        os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    try:
+        with redirect_stdout(sys.stderr):  # where commands print their results, DeepSpeed tells what it has built
+            import deepspeed
+
+            engine, *_ = deepspeed.initialize(
+                model=model, optimizer=optimizer, config=for_engine(config), dist_init_required=False
+            )
+    except ModuleNotFoundError as error:
+        raise StrategyError(f"strategy=deepspeed: {NOT_INSTALLED} ({error.name} is missing)") from error
+    except (ValueError, AssertionError, KeyError, TypeError) as error:
+        raise StrategyError(f"DeepSpeed refuses its configuration: {error}") from error
+    return engine

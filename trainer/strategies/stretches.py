@@ -1,0 +1,96 @@
+"""Parameters laid end to end and cut anywhere: the stretch of each that a rank holds, and what is saved of it."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradwire.checkpoint import Sharded, Slice
+
+Bounds = tuple[int, int]
+"""First element and end, of a parameter's elements in the order in which they lie."""
+Box = tuple[tuple[int, ...], tuple[int, ...]]
+"""Where a slice of a tensor begins, and its shape."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What the ranks hold of one parameter.
+
+    Args:
+        shape: Of the whole parameter.
+        bounds: By rank; empty where it holds nothing.
+        rank: This one.
+    """
+
+    shape: tuple[int, ...]
+    bounds: tuple[Bounds, ...]
+    rank: int
+
+    @property
+    def size(self) -> int:
+        """Elements that this rank holds."""
+        start, stop = self.bounds[self.rank]
+        return stop - start
+
+    def of(self, whole: Tensor) -> Tensor:
+        """This rank's stretch of a whole tensor of the parameter's shape."""
+        start, stop = self.bounds[self.rank]
+        return whole.reshape(-1)[start:stop]
+
+    def saved(self, here: Tensor) -> Sharded:
+        """What is saved of a tensor of which this rank holds `here`, and every rank as much as of the parameter."""
+        return Sharded(self.shape, tuple(self._slices(here.detach())))
+
+    def _slices(self, here: Tensor) -> Iterator[Slice]:
+        for rank, (start, stop) in enumerate(self.bounds):
+            done = 0
+            for offsets, sizes in boxes(self.shape, start, stop):
+                numel = math.prod(sizes)
+                if rank == self.rank:
+                    data = here[done : done + numel].view(sizes)
+                else:
+                    data = torch.empty(sizes, dtype=here.dtype, device="meta")
+                yield Slice(offsets, data, rank)
+                done += numel
+
+
+def boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
+    """The fewest slices that together are the elements `start` to `stop` of a tensor, in their order.
+
+    A stretch is whole rows with a part of a row before and after them, and each part is cut in the same way.
+    """
+    if start >= stop:
+        return
+    if not shape:
+        yield (), ()
+        return
+    inner = math.prod(shape[1:])
+    row, skipped = divmod(start, inner)
+    rows = 0 if skipped else (stop - start) // inner
+    if rows:
+        end = start + rows * inner
+        yield (row, *(0 for _ in shape[1:])), (rows, *shape[1:])
+    else:
+        end = min((row + 1) * inner, stop)
+        for offsets, sizes in boxes(shape[1:], skipped, end - row * inner):
+            yield (row, *offsets), (1, *sizes)
+    yield from boxes(shape, end, stop)
+
+
+def portable(tree: Any, stretches: Mapping[str, Stretch]) -> Any:
+    """A tree by parameter name as it is saved: what lies in stretches as what is saved of that."""
+    if not isinstance(tree, Mapping):
+        return tree
+    return {name: value if name not in stretches else _portable(value, stretches[name]) for name, value in tree.items()}
+
+
+def _portable(value: Any, stretch: Stretch) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _portable(each, stretch) for key, each in value.items()}
+    if isinstance(value, Tensor) and value.dim() == 1 and value.numel() == stretch.size:
+        return stretch.saved(value)
+    return value
