@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ def start(model: nn.Module, optimizer: Optimizer, config: Json, device: torch.de
     os.environ.setdefault("LOCAL_RANK", str(device.index or 0))
     if shutil.which("ninja") is None:  # which compiles for it, and is installed with it
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    # newer torch has other names for what DeepSpeed calls, and says so at each call
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+_tensor` is deprecated", FutureWarning)
     try:
         with redirect_stdout(sys.stderr):  # where commands print their results, DeepSpeed tells what it has built
             import deepspeed
