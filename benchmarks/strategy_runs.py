@@ -39,7 +39,7 @@ class Way:
     """How a run is spread.
 
     Args:
-        strategy: By its name in the configuration; that of deepspeed with its stage, and `_offload`.
+        strategy: By its name in the configuration; that of deepspeed with its stage, `_offload` and `_bf16` (weights).
         ranks: How many.
     """
 
@@ -99,11 +99,11 @@ def strategy_of(way: Way) -> Strategy:
 
 def _deepspeed(name: str) -> Strategy:
     """ZeRO of a stage; without the threshold, small models would keep all weights everywhere even at stage 3."""
-    _, stage, *offload = name.split("_")
+    _, stage, *options = name.split("_")
     zero: dict[str, Any] = {"stage": int(stage), "stage3_param_persistence_threshold": 0}
-    if offload:
+    if "offload" in options:
         zero["offload_optimizer"] = {"device": "cpu"}
-    return DeepSpeed(AllReduce(), CPU, config={"zero_optimization": zero})
+    return DeepSpeed(AllReduce(), CPU, config={"zero_optimization": zero, "bf16": {"enabled": "bf16" in options}})
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ import yaml
 pytest.importorskip("deepspeed")
 
 JSON = Path(__file__).parents[2] / "examples" / "deepspeed_zero3.json"
-SMALL = "model.width=32 model.layers=2 data.context=16 batch.size=8 batch.micro=2 launch.processes=2 launch.device=cpu"
+MODEL = ("model.width=32", "model.layers=2", "data.context=16", "batch.size=8", "batch.micro=2")
+SMALL = (*MODEL, "launch.processes=2", "launch.device=cpu", "ema=0.9", "activation_checkpointing=true")
 
 
 def gradwire(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -22,7 +23,7 @@ def gradwire(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_run_under_the_users_json_goes_on_under_ddp(tmp_path: Path) -> None:
-    run = [*SMALL.split(), "run.dir=run", "run.log_every=1", "run.length=8 updates", "ema=0.9"]
+    run = [*SMALL, "run.dir=run", "run.log_every=1", "run.length=8 updates"]
     often = ["evaluation.every=4 updates", "checkpoint.every=4 updates"]
     begun = gradwire("train", *run, *often, "strategy=deepspeed", f"strategy.config={JSON}", cwd=tmp_path)
     assert begun.returncode == 0, begun.stderr[-3000:]

@@ -63,7 +63,7 @@ def undrivable(config: Node, world_size: int, gpus: int) -> Iterator[Fault]:
     if strategy[TARGET] != _ZERO:
         return
     from gradwire.trainer.errors import StrategyError
-    from gradwire.trainer.strategies.deepspeed_engine import NOT_INSTALLED
+    from gradwire.trainer.strategies.deepspeed_engine import NOT_INSTALLED, misspelt
     from gradwire.trainer.strategies.deepspeed_settings import contradictions, read, stage_of, undriven
 
     try:
@@ -71,12 +71,17 @@ def undrivable(config: Node, world_size: int, gpus: int) -> Iterator[Fault]:
     except StrategyError as error:
         yield Fault("strategy.config", str(error))
         return
-    for key, message in [*undriven(settings), *contradictions(settings, decided(config), world_size)]:
+    found = dict([*undriven(settings), *contradictions(settings, decided(config), world_size)])
+    for key, message in found.items():
         yield Fault(f"strategy.config.{key}" if key else "batch.size", message)
-    stage = stage_of(settings)
-    if stage and importlib.util.find_spec("deepspeed") is None:
+    if importlib.util.find_spec("deepspeed") is None:
         yield Fault("strategy", NOT_INSTALLED)
-    if stage:
+        return
+    device = "cuda" if gpus and config["launch"]["device"] != "cpu" else "cpu"
+    for key, message in misspelt(settings, device):
+        if key not in found:
+            yield Fault(f"strategy.config.{key}", message)
+    if stage := stage_of(settings):
         yield from _partitioned(config, stage, gpus)
 
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 import warnings
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from gradwire.trainer.config.names import nearest
 from gradwire.trainer.errors import StrategyError
-from gradwire.trainer.strategies.deepspeed_settings import Json, for_engine, ours, stage_of, undriven
+from gradwire.trainer.strategies.deepspeed_settings import Finding, Json, for_engine, ours, stage_of, undriven, value_of
 
 NOT_INSTALLED = "needs DeepSpeed, which is not installed: pip install 'gradwire[deepspeed]'"
 _TORCHS = ("ASGD", "Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
@@ -27,6 +29,30 @@ def not_elementwise(optimizer: str) -> str | None:
         return None
     others = ", ".join(sorted(ELEMENTWISE))
     return f"ZeRO cuts parameters anywhere, and {optimizer} wants them whole: take one of {others}"
+
+
+def misspelt(config: Json, device: str) -> Iterator[Finding]:
+    """What DeepSpeed says against keys and values of its `zero_optimization`; it leaves others without a look at them.
+
+    Args:
+        config: Of DeepSpeed.
+        device: The kind on which this process trains, if it does.
+    """
+    from pydantic import ValidationError
+
+    os.environ.setdefault("DS_ACCELERATOR", device)
+    with redirect_stdout(sys.stderr):
+        from deepspeed.runtime.zero.config import DeepSpeedZeroConfig as Known
+
+    try:
+        Known(**(value_of(config, "zero_optimization") or {}))
+    except ValidationError as error:
+        names = [field.alias or name for name, field in Known.model_fields.items()]
+        for each in error.errors():
+            key = ".".join(map(str, each["loc"]))
+            near = nearest(key, names) if each["type"] == "extra_forbidden" else None
+            message = f"no such key of DeepSpeed's; did you mean {near}?" if near else f"DeepSpeed says: {each['msg']}"
+            yield f"zero_optimization.{key}", message
 
 
 def check(config: Json) -> None:

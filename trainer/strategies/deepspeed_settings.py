@@ -127,7 +127,14 @@ def ours(config: Json) -> Iterator[Finding]:
 
 def for_strategy(config: Json) -> dict[str, Any]:
     """What is left to DeepSpeed of its configuration, once that was held against the run's."""
-    return {key: value for key, value in config.items() if key not in _OURS}
+    return {key: _decided_there(value) for key, value in config.items() if key not in _OURS and value != AUTO}
+
+
+def _decided_there(value: Any) -> Any:
+    """A value without what it leaves to others."""
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _decided_there(each) for key, each in value.items() if each != AUTO}
 
 
 def for_engine(config: Json) -> dict[str, Any]:
@@ -145,8 +152,9 @@ def for_engine(config: Json) -> dict[str, Any]:
 def undriven(config: Json) -> Iterator[Finding]:
     """What in DeepSpeed's configuration cannot be under this trainer."""
     stage = value_of(config, "zero_optimization.stage")
-    if stage is not None and stage not in (0, 1, 2, 3):
-        yield "zero_optimization.stage", f"ZeRO has the stages 0 to 3, found {stage}"
+    if stage not in (0, 1, 2, 3):
+        found = "and this says none" if stage is None else f"found {stage}"
+        yield "zero_optimization.stage", f"ZeRO has the stages 0 to 3, {found}: write one of them"
     for key, reason in _UNDRIVEN.items():
         if (found := value_of(config, key)) not in (None, False, 0, 1) or found is True:
             yield key, f"is not for gradwire, {reason}: leave it out"

@@ -15,6 +15,8 @@ pytest.importorskip("deepspeed")
 
 TWO = Machine(gpus=0, processes=2, world_size=2)
 STAGE = "strategy.config.zero_optimization.stage"
+OFFLOAD = "strategy.config.zero_optimization.offload_optimiser"
+BUCKET = "strategy.config.zero_optimization.reduce_bucket_size"
 
 
 def zero(*overrides: str) -> Composed:
@@ -46,7 +48,9 @@ def found(composed: Composed, machine: Machine = TWO) -> dict[str, str]:
         (("comm=ring",), "comm.algorithm", "write native"),
         (("optimizer=lamb",), "optimizer", "LAMB wants them whole"),
         (("strategy.config=none.json",), "strategy.config", "cannot be read"),
-        ((f"{STAGE}=5",), STAGE, "stages 0 to 3"),
+        ((f"{STAGE}=null",), STAGE, "write one of them"),
+        ((f"+{OFFLOAD}.device=cpu",), OFFLOAD, "did you mean offload_optimizer?"),
+        ((f"+{BUCKET}=-1",), BUCKET, "DeepSpeed says: Input should be greater"),
     ],
 )
 def test_a_contradiction_is_named(overrides: tuple[str, ...], key: str, message: str) -> None:

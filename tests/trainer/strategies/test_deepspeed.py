@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks.strategies import TOLERANCE, apart, feature_runs, judge, read, resume_runs, start_runs
-from benchmarks.strategy_runs import CPU, SEVERAL, ZERO, Way, decoder, spawned
+from benchmarks.strategy_runs import CPU, SEVERAL, ZERO, Way, decoder, spawned, strategy_of
 from gradwire.comm import AllReduce, Topology
 from gradwire.comm.codecs import Int8
 from gradwire.trainer.errors import StrategyError
@@ -38,6 +39,7 @@ MOVES = [
     (Way("deepspeed_3", 2), Way("ddp", 1)),
 ]
 FEATURES = (SEVERAL, "bf16", "fp16")
+LOW = ("deepspeed_1_bf16", "deepspeed_3_bf16")
 
 
 def runs_of(rank: int, folder: str, starts: Sequence[Way], moves: Sequence[tuple[Way, Way]], features: bool) -> None:
@@ -46,8 +48,29 @@ def runs_of(rank: int, folder: str, starts: Sequence[Way], moves: Sequence[tuple
     resume_runs(rank, folder, moves, UPDATES)
     if features:
         feature_runs(rank, folder, [Way(strategy, 2) for strategy in ("ddp", *ZERO)], FEATURES, UPDATES)
+        feature_runs(rank, folder, [Way(strategy, 2) for strategy in LOW], ["bf16"], UPDATES)
+        for strategy in ("deepspeed_1", "deepspeed_3"):
+            check_weights_that_are_put_in(Way(strategy, 2))
         if rank == 0:
             (Path(folder) / "refusals.json").write_text(json.dumps(refusals()))
+
+
+def check_weights_that_are_put_in(way: Way) -> None:
+    """Passes use the weights that a strategy is given; parameters that are not trained, and tied ones, among them."""
+    model, reference, strategy = decoder(), decoder(), strategy_of(way)
+    for each in (model, reference):
+        each.get_submodule("embedding").requires_grad_(False)
+    strategy.prepare(model)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    strategy.bind(model, torch.optim.AdamW(trained))
+    saved = {name: 2 * tensor for name, tensor in reference.state_dict().items()}
+    reference.load_state_dict(saved)
+    strategy.load_model(model, saved)
+    for name, held in strategy.tensors(model).items():
+        assert held.equal(strategy.placed(name, saved[name], held)), name
+    ids = torch.arange(8)[None]
+    with torch.no_grad():
+        assert model(ids).equal(reference(ids))
 
 
 def refusals() -> list[str]:
@@ -104,6 +127,12 @@ def test_features_work_at_every_stage(runs: Path, strategy: str, feature: str) -
     if feature == SEVERAL:
         assert logs[0][UPDATES]["skipped"] == 1
         assert logs[0][UPDATES]["noise_scale"] > 0
+
+
+@pytest.mark.parametrize("strategy", LOW)
+def test_weights_may_lie_in_bfloat16(runs: Path, strategy: str) -> None:
+    logs = [read(runs / f"{each}-2-bf16.json") for each in (strategy, "ddp")]
+    assert 0 < apart(*logs, ["train/loss"]) < 2e-2
 
 
 def test_what_it_does_not_take_is_refused_with_the_reason(runs: Path) -> None:

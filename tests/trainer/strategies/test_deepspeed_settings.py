@@ -11,6 +11,7 @@ from gradwire.trainer.strategies.deepspeed_settings import (
     Decided,
     contradictions,
     for_engine,
+    for_strategy,
     ours,
     read,
     stage_of,
@@ -54,7 +55,8 @@ def test_a_contradiction_names_both_values(key: str, value: Any, both: tuple[str
     ],
 )
 def test_what_repeats_ours_or_leaves_it_open_is_taken(config: dict[str, Any]) -> None:
-    assert [*undriven(config), *contradictions(config, OURS, ranks=2)] == []
+    split = {"zero_optimization": {"stage": 1}, **config}
+    assert [*undriven(split), *contradictions(split, OURS, ranks=2)] == []
 
 
 @pytest.mark.parametrize(
@@ -71,13 +73,16 @@ def test_what_repeats_ours_or_leaves_it_open_is_taken(config: dict[str, Any]) ->
 )
 def test_what_gradwire_cannot_drive_is_refused(key: str) -> None:
     value: Any = 2 if key.endswith("size") else True
-    assert [where for where, _ in undriven(_with(key, value))] == [key]
+    config = _with("zero_optimization.stage", 1)
+    for section, found in _with(key, value).items():
+        config[section] = {**config.get(section, {}), **found} if isinstance(found, dict) else found
+    assert [where for where, _ in undriven(config)] == [key]
 
 
 @pytest.mark.parametrize("device", ["offload_optimizer", "offload_param"])
 def test_state_on_nvme_is_refused(device: str) -> None:
     key = f"zero_optimization.{device}.device"
-    ((where, message),) = undriven(_with(key, "nvme"))
+    ((where, message),) = undriven({"zero_optimization": {"stage": 1, device: {"device": "nvme"}}})
     assert where == key
     assert "not in our snapshots" in message
 
@@ -129,8 +134,16 @@ def test_a_file_that_cannot_be_it_is_refused(tmp_path: Path) -> None:
         read(str(tmp_path / "none.json"))
 
 
-def test_no_stage_is_stage_0() -> None:
+def test_what_is_left_to_others_does_not_reach_the_engine() -> None:
+    config = {"bf16": {"enabled": "auto"}, "communication_data_type": "auto", "zero_optimization": {"stage": 1}}
+    assert for_strategy(config) == {"bf16": {}, "zero_optimization": {"stage": 1}}
+
+
+def test_a_stage_is_written_down() -> None:
     assert stage_of({}) == 0
+    ((key, message),) = undriven({"zero_optimisation": {"stage": 3}})
+    assert key == "zero_optimization.stage"
+    assert "this says none" in message
     assert value_of({"zero_optimization": {"stage": "auto"}}, "zero_optimization.stage") is None
     ((key, _),) = undriven({"zero_optimization": {"stage": 4}})
     assert key == "zero_optimization.stage"
