@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import xxhash
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from gradwire.checkpoint import Checkpointer, Commit, Slice
@@ -124,7 +124,7 @@ class Journaling:
             "carried": self._carried,
             "progress": json.dumps(nodes),
         }
-        digest = state_digest(trainer.model, trainer.optimizer) if update % DIGEST_EVERY == 0 else None
+        digest = state_digest(trainer) if update % DIGEST_EVERY == 0 else None
         self._writer.append(update, scalars, tensors, digest)
         trainer.strategy.give_back(reduced)
         nbytes = sum(blob.data.nbytes for blob in tensors.values()) * trainer.strategy.world_size
@@ -175,12 +175,13 @@ def implementation(optimizer: Optimizer) -> str:
     return f"{kind.__module__}.{kind.__qualname__} of torch {torch.__version__} on {device}"
 
 
-def state_digest(model: nn.Module, optimizer: Optimizer) -> str:
+def state_digest(trainer: "Trainer") -> str:
     """The xxh3-128 of this rank's parameters and of the optimizer's tensors, 32 hexadecimal digits."""
     whole = xxhash.xxh3_128()
-    for name, parameter in model.named_parameters():
-        state = optimizer.state.get(parameter, {})
-        for key, value in [("", parameter), *sorted(state.items())]:
+    tensors = trainer.strategy.tensors(trainer.model)
+    states = trainer.strategy.optimizer_state(trainer.model, trainer.optimizer)
+    for name, _ in trainer.model.named_parameters():
+        for key, value in [("", tensors[name]), *sorted(states.get(name, {}).items())]:
             whole.update(f"{name}.{key} ".encode())
             if isinstance(value, Tensor):
                 for piece in pieces(local(value), _CHUNK):

@@ -53,7 +53,7 @@ def _attempt(
     known = {}
     if within:
         _restore(trainer, checkpointer, within[0])
-        known[within[0]] = state_digest(trainer.model, trainer.optimizer)
+        known[within[0]] = state_digest(trainer)
     commit = _restore(trainer, checkpointer, base)
     recovery = checkpointer.recovery(commit)
     try:

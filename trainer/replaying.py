@@ -107,7 +107,7 @@ def _refuse_fast(recovery: Recovery, last: int | None) -> None:
 
 
 def _check(trainer: "Trainer", update: int, digests: set[str]) -> None:
-    same = digests == {state_digest(trainer.model, trainer.optimizer)}
+    same = digests == {state_digest(trainer)}
     if not all(int(each) for each in trainer.strategy.gather(torch.tensor([int(same)]))):
         raise ReplayError(f"after update {update} the replayed state is another than the one that was journalled")
 

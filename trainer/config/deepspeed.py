@@ -91,9 +91,6 @@ def _partitioned(config: Node, stage: int, gpus: int) -> Iterator[Fault]:
 
     comm, own = config["comm"], f"at stage {stage} DeepSpeed reduces gradients itself"
     stage_0 = "strategy.config.zero_optimization.stage=0"
-    if config["checkpoint"]["journal"] is not None:
-        message = f"{own}, into partitions that are not journalled: write null, or {stage_0}"
-        yield Fault("checkpoint.journal", message, "checkpoint.journal=null")
     if comm["overlap"] == "update":
         yield Fault("comm.overlap", f"{own}: write backward, or {stage_0}", "comm.overlap=backward")
     if comm["algorithm"] != "native":

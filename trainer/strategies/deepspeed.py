@@ -1,5 +1,6 @@
 """ZeRO by DeepSpeed's engine under the trainer: stages 1 to 3, and offload."""
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -9,13 +10,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gradwire.checkpoint import Wanted
 from gradwire.comm import AllReduce, check_replicas
 from gradwire.trainer.errors import StrategyError
 from gradwire.trainer.strategies.collective import Collective
 from gradwire.trainer.strategies.deepspeed_engine import check, not_elementwise, start
 from gradwire.trainer.strategies.deepspeed_settings import read, stage_of, value_of
+from gradwire.trainer.strategies.exchanges import Reduced
 from gradwire.trainer.strategies.partitioned_state import PartitionedState
-from gradwire.trainer.strategies.stretches import Stretch, portable
+from gradwire.trainer.strategies.shards import GradientShards
+from gradwire.trainer.strategies.stretches import Bounds, Stretch, portable, wanted
 from gradwire.trainer.strategies.zero import partitions_of
 
 
@@ -51,6 +55,7 @@ class DeepSpeed(Collective):
         check(self._config)
         self._stage = stage_of(self._config)
         self._unsettled = False  # whether there are gradients that belong to no update so far
+        self._kept: GradientShards | None = None
         if all_reduce.codecs or all_reduce.algorithm != "native":
             raise StrategyError(f"at stage {self._stage} DeepSpeed reduces gradients itself, without comm's codecs")
 
@@ -69,11 +74,13 @@ class DeepSpeed(Collective):
 
     def _measured(self) -> dict[str, Stretch]:
         """What every rank holds of every parameter, by all names that it has. A collective."""
-        everyone: list[dict[str, tuple[int, int]]] = [{} for _ in range(self.world_size)]
-        mine = {name: place.bounds for name, place in self._places.items()}
+        everyone: list[dict[str, tuple[Bounds, int, int]]] = [{} for _ in range(self.world_size)]
+        mine = {name: (place.bounds, place.partition, place.start) for name, place in self._places.items()}
         dist.all_gather_object(everyone, mine, group=self._control)
+        digest = hashlib.sha256(repr([sorted(each.items()) for each in everyone]).encode()).hexdigest()
+        self.layout = f"partitions of ZeRO's stage {self._stage}, {digest[:8]}"
         first = {
-            name: Stretch(place.shape, tuple(each[name] for each in everyone), self.rank)
+            name: Stretch(place.shape, tuple(each[name][0] for each in everyone), self.rank)
             for name, place in self._places.items()
         }
         return {name: first[own] for name, own in self._first.items() if own in first}
@@ -106,6 +113,8 @@ class DeepSpeed(Collective):
         """Gradients are summed, and DeepSpeed has divided them by the number of ranks."""
         averaged = value_of(self._config, "gradient_allreduce_op") != "sum"
         self._partitions.finish(self.world_size if averaged else 1)
+        if self._kept is not None:
+            self._kept.keep()
         return super().carried()
 
     def part(self, parameter: nn.Parameter) -> Tensor | None:
@@ -164,8 +173,22 @@ class DeepSpeed(Collective):
         trained = {name: place for name, place in self._places.items() if place.frozen is None}
         return PartitionedState(self._partitions.flats, trained, self._stretches)
 
+    def wanted(self, model: nn.Module) -> Wanted | None:
+        return wanted(self._stretches)
+
     def record(self) -> str | None:
-        return f"at stage {self._stage} gradients lie in DeepSpeed's partitions, and are not kept"
+        self._kept = GradientShards(self._partitions.flats, writes=True)
+        return None
+
+    def reduced(self) -> Reduced:
+        assert self._kept is not None, "record() comes first"
+        return self._kept.reduced()
+
+    def put_back(self, reduced: Sequence[Reduced]) -> None:
+        if self._kept is None:
+            self.record()
+        assert self._kept is not None
+        self._kept.put_back(reduced[self.rank])
 
     def check_replicas(self, model: nn.Module) -> None:
         if self._stage < 3:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gradwire.checkpoint import Cut
 from gradwire.trainer.errors import StateMismatchError
 from gradwire.trainer.strategies.stretches import Stretch
 from gradwire.trainer.strategies.zero import Place
@@ -68,7 +69,7 @@ class PartitionedState:
         """What an optimizer keeps along a partition, from what it kept of each parameter in it."""
         stretches = [self._stretches[name] for name in members]
         if all(
-            isinstance(value, Tensor) and tuple(value.shape) == stretch.shape
+            isinstance(value, Tensor | Cut) and tuple(value.shape) == stretch.shape
             for value, stretch in zip(values, stretches, strict=True)
         ):
             whole = torch.zeros_like(flat, requires_grad=False)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from gradwire.comm import CommError, Encoded
 from gradwire.comm.recorder import packed, unpacked
@@ -15,14 +15,14 @@ class GradientShards:
     """A copy of what this rank holds of an update's gradients, in memory that is used again for the next one.
 
     Args:
-        parameters: In an order that is the same in every process.
+        parameters: Or what an optimizer steps instead; in an order that is the same in every process.
         writes: Whether this rank's copy is handed out; others hold the same where not.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], *, writes: bool) -> None:
+    def __init__(self, parameters: Sequence[Tensor], *, writes: bool) -> None:
         self._parameters = tuple(parameters)
         self._writes = writes
-        by_dtype: dict[torch.dtype, list[nn.Parameter]] = {}
+        by_dtype: dict[torch.dtype, list[Tensor]] = {}
         for parameter in self._parameters:
             by_dtype.setdefault(parameter.dtype, []).append(parameter)
         self._flats = [torch.empty(_held(group), dtype=dtype) for dtype, group in by_dtype.items()]
@@ -68,5 +68,5 @@ class GradientShards:
             parameter.grad = None if values is None else like_this(values, parameter)
 
 
-def _held(parameters: Sequence[nn.Parameter]) -> int:
+def _held(parameters: Sequence[Tensor]) -> int:
     return sum(local(parameter).numel() for parameter in parameters)

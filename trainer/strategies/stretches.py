@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwire.checkpoint import Sharded, Slice
+from gradwire.checkpoint import Cut, Sharded, Slice, Wanted
 
 Bounds = tuple[int, int]
 """First element and end, of a parameter's elements in the order in which they lie."""
-Box = tuple[tuple[int, ...], tuple[int, ...]]
+Piece = tuple[tuple[int, ...], tuple[int, ...]]
 """Where a slice of a tensor begins, and its shape."""
 
 
@@ -36,10 +36,20 @@ class Stretch:
         start, stop = self.bounds[self.rank]
         return stop - start
 
-    def of(self, whole: Tensor) -> Tensor:
-        """This rank's stretch of a whole tensor of the parameter's shape."""
+    @property
+    def rows(self) -> tuple[Bounds, ...]:
+        """The fewest whole rows that hold what this rank does, as a box of the parameter."""
         start, stop = self.bounds[self.rank]
-        return whole.reshape(-1)[start:stop]
+        inner = math.prod(self.shape[1:])
+        whole = tuple((0, size) for size in self.shape)
+        return ((start // inner, -(-stop // inner)), *whole[1:]) if whole and inner else whole
+
+    def of(self, value: Tensor | Cut) -> Tensor:
+        """This rank's stretch of a whole tensor of the parameter's shape, or of its `rows`."""
+        start, stop = self.bounds[self.rank]
+        skipped = value.box[0][0] * math.prod(self.shape[1:]) if isinstance(value, Cut) and value.box else 0
+        data = value.data if isinstance(value, Cut) else value
+        return data.reshape(-1)[start - skipped : stop - skipped]
 
     def saved(self, here: Tensor) -> Sharded:
         """What is saved of a tensor of which this rank holds `here`, and every rank as much as of the parameter."""
@@ -58,7 +68,7 @@ class Stretch:
                 done += numel
 
 
-def boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
+def boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Piece]:
     """The fewest slices that together are the elements `start` to `stop` of a tensor, in their order.
 
     A stretch is whole rows with a part of a row before and after them, and each part is cut in the same way.
@@ -79,6 +89,16 @@ def boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
         for offsets, sizes in boxes(shape[1:], skipped, end - row * inner):
             yield (row, *offsets), (1, *sizes)
     yield from boxes(shape, end, stop)
+
+
+def wanted(stretches: Mapping[str, Stretch]) -> Wanted:
+    """What this rank needs of a snapshot: the rows that it holds a part of, of whatever bears a parameter's name."""
+
+    def box(path: tuple[str | int, ...], shape: tuple[int, ...]) -> tuple[Bounds, ...] | None:
+        names = [name for name in path if isinstance(name, str) and name in stretches]
+        return stretches[names[-1]].rows if names and stretches[names[-1]].shape == shape else None
+
+    return box
 
 
 def portable(tree: Any, stretches: Mapping[str, Stretch]) -> Any:

@@ -43,7 +43,6 @@ def found(composed: Composed, machine: Machine = TWO) -> dict[str, str]:
         (("+strategy.config.gradient_clipping=2.0", "clip=1.0"), "strategy.config.gradient_clipping", "which is 1.0"),
         (("+strategy.config.scheduler.type=WarmupLR",), "strategy.config.scheduler", "WarmupLR contradicts lr"),
         (("batch.micro=5",), "batch.size", "write 10 or 20"),
-        (("checkpoint.journal=update",), "checkpoint.journal", "not journalled"),
         (("comm.overlap=update",), "comm.overlap", "reduces gradients itself"),
         (("comm=ring",), "comm.algorithm", "write native"),
         (("optimizer=lamb",), "optimizer", "LAMB wants them whole"),

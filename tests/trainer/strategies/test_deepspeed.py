@@ -17,6 +17,8 @@ from gradwire.comm.codecs import Int8
 from gradwire.trainer.errors import StrategyError
 from gradwire.trainer.lamb import LAMB
 from gradwire.trainer.strategies import DeepSpeed
+from tests.trainer.strategies.test_sharded_journal import BROKEN as BROKEN_AT
+from tests.trainer.strategies.test_sharded_journal import SAVED, break_and_resume
 
 pytest.importorskip("deepspeed")
 
@@ -39,6 +41,7 @@ MOVES = [
     (Way("deepspeed_3", 2), Way("ddp", 1)),
 ]
 FEATURES = (SEVERAL, "bf16", "fp16")
+BROKEN = [Way("deepspeed_1", 2), Way("deepspeed_3_offload", 2)]
 LOW = ("deepspeed_1_bf16", "deepspeed_3_bf16")
 
 
@@ -49,6 +52,9 @@ def runs_of(rank: int, folder: str, starts: Sequence[Way], moves: Sequence[tuple
     if features:
         feature_runs(rank, folder, [Way(strategy, 2) for strategy in ("ddp", *ZERO)], FEATURES, UPDATES)
         feature_runs(rank, folder, [Way(strategy, 2) for strategy in LOW], ["bf16"], UPDATES)
+        broken = Path(folder) / "broken"
+        broken.mkdir(exist_ok=True)
+        break_and_resume(rank, str(broken), BROKEN)
         for strategy in ("deepspeed_1", "deepspeed_3"):
             check_weights_that_are_put_in(Way(strategy, 2))
         if rank == 0:
@@ -127,6 +133,13 @@ def test_features_work_at_every_stage(runs: Path, strategy: str, feature: str) -
     if feature == SEVERAL:
         assert logs[0][UPDATES]["skipped"] == 1
         assert logs[0][UPDATES]["noise_scale"] > 0
+
+
+@pytest.mark.parametrize("way", BROKEN, ids=str)
+def test_a_broken_run_is_replayed_from_its_journal_in_the_same_bits(runs: Path, way: Way) -> None:
+    for rank in range(way.ranks):
+        found = json.loads((runs / "broken" / f"{way.strategy}-{rank}.json").read_text())
+        assert found == {"reached": BROKEN_AT, "same": True, "elsewhere": SAVED}
 
 
 @pytest.mark.parametrize("strategy", LOW)

@@ -39,11 +39,8 @@ def _journalled(way: Way, url: str | None, *, breaks: bool = False) -> Trainer:
     return trainer
 
 
-def _digest(trainer: Trainer) -> str:
-    return state_digest(trainer.model, trainer.optimizer)
-
-
-def _break_and_resume(rank: int, folder: str, ways: Sequence[Way]) -> None:
+def break_and_resume(rank: int, folder: str, ways: Sequence[Way]) -> None:
+    """Journal in these ways, break off, and go on. On the ranks."""
     for way in ways:
         url = f"{folder}/{way.strategy}"
         with pytest.raises(RuntimeError, match="on purpose"):
@@ -54,7 +51,7 @@ def _break_and_resume(rank: int, folder: str, ways: Sequence[Way]) -> None:
         resumed.fit()
         undisturbed = _journalled(way, None)
         undisturbed.fit()
-        found = {"reached": reached, "same": _digest(resumed) == _digest(undisturbed), "elsewhere": elsewhere}
+        found = {"reached": reached, "same": state_digest(resumed) == state_digest(undisturbed), "elsewhere": elsewhere}
         Path(f"{folder}/{way.strategy}-{rank}.json").write_text(json.dumps(found))
 
 
@@ -62,7 +59,7 @@ def _break_and_resume(rank: int, folder: str, ways: Sequence[Way]) -> None:
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("broken")
     for ranks in (2, 4):
-        spawned(ranks, _break_and_resume, str(folder), [way for way in WAYS if way.ranks == ranks])
+        spawned(ranks, break_and_resume, str(folder), [way for way in WAYS if way.ranks == ranks])
     return folder
 
 

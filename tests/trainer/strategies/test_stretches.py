@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gradwire.checkpoint.sharded import joined
+from gradwire.checkpoint import Cut
+from gradwire.checkpoint.sharded import assembled
 from gradwire.trainer.strategies.stretches import Stretch, boxes, portable
 
 SHAPES = st.lists(st.integers(1, 5), max_size=4).map(tuple)
@@ -29,7 +30,17 @@ def test_stretches_of_all_ranks_make_the_tensor_up(shape: tuple[int, ...], data:
         assert all(each.data.is_meta == (each.rank != rank) for each in sharded.slices)
         sharded.check("weight")
     slices = [(each.offsets, each.data) for sharded in saved for each in sharded.slices if not each.data.is_meta]
-    assert joined(shape, slices, "weight").equal(whole)
+    everything = tuple((0, size) for size in shape)
+    assert assembled(everything, torch.float32, slices).reshape(shape).equal(whole)
+
+
+@given(SHAPES, st.data())
+def test_rows_of_a_snapshot_are_enough(shape: tuple[int, ...], data: st.DataObject) -> None:
+    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, math.prod(shape))] * 2)))
+    whole = torch.arange(math.prod(shape)).reshape(shape)
+    stretch = Stretch(shape, ((0, start), (start, stop)), 1)
+    rows = tuple(slice(*bounds) for bounds in stretch.rows)
+    assert stretch.of(Cut(shape, stretch.rows, whole[rows])).equal(stretch.of(whole))
 
 
 def test_a_stretch_is_whole_rows_with_parts_of_rows_around_them() -> None:
