@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from benchmarks.strategies import TOLERANCE, apart, feature_runs, judge, read, resume_runs, start_runs
+from benchmarks.strategy_overhead import measure
 from benchmarks.strategy_runs import CPU, SEVERAL, ZERO, Way, decoder, spawned, strategy_of
 from gradwire.comm import AllReduce, Topology
 from gradwire.comm.codecs import Int8
@@ -42,6 +43,7 @@ MOVES = [
 ]
 FEATURES = (SEVERAL, "bf16", "fp16")
 BROKEN = [Way("deepspeed_1", 2), Way("deepspeed_3_offload", 2)]
+TIMED = ("fsdp", "deepspeed_2")
 LOW = ("deepspeed_1_bf16", "deepspeed_3_bf16")
 
 
@@ -57,6 +59,8 @@ def runs_of(rank: int, folder: str, starts: Sequence[Way], moves: Sequence[tuple
         break_and_resume(rank, str(broken), BROKEN)
         for strategy in ("deepspeed_1", "deepspeed_3"):
             check_weights_that_are_put_in(Way(strategy, 2))
+        for strategy in TIMED:
+            measure(rank, f"{folder}/{strategy}-seconds.json", strategy, "tiny", rounds=2, block=1)
         if rank == 0:
             (Path(folder) / "refusals.json").write_text(json.dumps(refusals()))
 
@@ -146,6 +150,13 @@ def test_a_broken_run_is_replayed_from_its_journal_in_the_same_bits(runs: Path, 
 def test_weights_may_lie_in_bfloat16(runs: Path, strategy: str) -> None:
     logs = [read(runs / f"{each}-2-bf16.json") for each in (strategy, "ddp")]
     assert 0 < apart(*logs, ["train/loss"]) < 2e-2
+
+
+@pytest.mark.parametrize("strategy", TIMED)
+def test_the_benchmark_trains_a_bare_script_in_turns_with_the_trainer(runs: Path, strategy: str) -> None:
+    seconds = json.loads((runs / f"{strategy}-seconds.json").read_text())
+    assert [len(seconds[name]) for name in ("trainer", "script")] == [2, 2]
+    assert min(seconds["trainer"] + seconds["script"]) > 0
 
 
 def test_what_it_does_not_take_is_refused_with_the_reason(runs: Path) -> None:
