@@ -51,7 +51,10 @@ def test_the_commands_are_accepted(command: str) -> None:
     if verb in ("train", "plan"):
         apart = {"diloco", "local_sgd"} & set(command.replace("=", " ").split())
         machine = Machine(gpus=0, processes=2, world_size=4 if apart else 2)
-        validate(compose([*rest, "launch.processes=2"]), lambda config, allow: contradictions(config, allow, machine))
+        overrides = [each for each in rest if not each.startswith("--")]
+        validate(
+            compose([*overrides, "launch.processes=2"]), lambda config, allow: contradictions(config, allow, machine)
+        )
     elif verb in ("resume", "generate", "report"):
         typer.main.get_command(app).commands[verb].make_context(verb, rest)
     else:

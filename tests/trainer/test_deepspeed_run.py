@@ -12,7 +12,7 @@ import yaml
 pytest.importorskip("deepspeed")
 
 JSON = Path(__file__).parents[2] / "examples" / "deepspeed_zero3.json"
-MODEL = ("model.width=32", "model.layers=2", "data.context=16", "batch.size=8", "batch.micro=2")
+MODEL = ("model.width=40", "model.layers=2", "data.context=16", "batch.size=8", "batch.micro=2")
 SMALL = (*MODEL, "launch.processes=2", "launch.device=cpu", "ema=0.9", "activation_checkpointing=true")
 
 

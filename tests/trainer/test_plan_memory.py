@@ -78,7 +78,8 @@ def test_neighbors_that_split_layers_keep_the_rest_each():
 
 
 def test_the_command_says_which_strategies_fit(tmp_path):
-    done = gradwire("plan", *SMALL, "--memory", "--json", "plan.json", cwd=tmp_path)
+    heads = ("model.heads=4", "model.kv_heads=4")
+    done = gradwire("plan", *SMALL, *heads, "--memory", "--json", "plan.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     told = json.loads((tmp_path / "plan.json").read_text())["memory"]
     zero = [f"deepspeed {stage}" for stage in (1, 2, 3)]

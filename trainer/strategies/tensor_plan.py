@@ -40,9 +40,10 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
 
 def split_parameters(model: nn.Module, tensor: int) -> Iterator[nn.Parameter]:
     """Those that `parallelize` splits over so many ranks; none where it cannot."""
-    if not isinstance(model, Decoder) or any(block.parts % tensor or block.kv_heads % tensor for block in model.blocks):
+    blocks = [block for block in model.blocks if isinstance(block, Block)] if isinstance(model, Decoder) else []
+    if not isinstance(model, Decoder) or any(block.parts % tensor or block.kv_heads % tensor for block in blocks):
         return
-    for block in model.blocks:
+    for block in blocks:
         for name in _plan_of_block():
             yield from block.get_submodule(name).parameters()
     if not model.tied:
