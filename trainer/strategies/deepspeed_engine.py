@@ -1,12 +1,10 @@
 """Starting DeepSpeed's engine, and what it cannot be started with."""
 
 import os
-import shutil
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -69,14 +67,13 @@ def start(model: nn.Module, optimizer: Optimizer, config: Json, device: torch.de
     """DeepSpeed's engine over a model and its optimizer. A collective."""
     os.environ.setdefault("DS_ACCELERATOR", device.type)  # it takes what it finds on the machine otherwise
     os.environ.setdefault("LOCAL_RANK", str(device.index or 0))
-    if shutil.which("ninja") is None:  # which compiles for it, and is installed with it
-        os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     # newer torch has other names for what DeepSpeed calls, and says so at each call
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+_tensor` is deprecated", FutureWarning)
     try:
         with redirect_stdout(sys.stderr):  # where commands print their results, DeepSpeed tells what it has built
             import deepspeed
 
+            deepspeed.ops.__compatible_ops__ = {}  # else it compiles, at the first start on CPUs, what inference uses
             engine, *_ = deepspeed.initialize(
                 model=model, optimizer=optimizer, config=for_engine(config), dist_init_required=False
             )
