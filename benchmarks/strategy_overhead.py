@@ -147,7 +147,9 @@ def strategies() -> dict[str, tuple[Callable[[Job], Engine], Callable[[], Strate
 
 def measure(rank: int, output: str, name: str, size: str, rounds: int, block: int) -> None:
     """Train both in turns; rank 0 writes seconds an update, by round. On the ranks."""
-    os.environ["LOCAL_RANK"], os.environ["DS_ACCELERATOR"] = "0", "cpu"
+    os.environ.update(
+        DS_ACCELERATOR="cpu", LOCAL_RANK=str(rank), LOCAL_SIZE=str(dist.get_world_size())
+    )  # its launcher's
     job, (engine, strategy) = Job(size), strategies()[name]
     turns = Turns(script(job, engine(job)), block)
     plan = Plan(

@@ -67,6 +67,8 @@ def start(model: nn.Module, optimizer: Optimizer, config: Json, device: torch.de
     """DeepSpeed's engine over a model and its optimizer. A collective."""
     os.environ.setdefault("DS_ACCELERATOR", device.type)  # it takes what it finds on the machine otherwise
     os.environ.setdefault("LOCAL_RANK", str(device.index or 0))
+    # as its own launcher does; without, it starts a process at every reduction to count a CPU's nodes
+    os.environ.setdefault("LOCAL_SIZE", os.environ.get("LOCAL_WORLD_SIZE", "1"))
     # newer torch has other names for what DeepSpeed calls, and says so at each call
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+_tensor` is deprecated", FutureWarning)
     try:
