@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.strategy_runs import spawned
-from benchmarks.trainer import SIZES, WARMUP, Job, mean_loss
+from benchmarks.trainer_contestants import SIZES, WARMUP, Job, mean_loss
 from gradwire.comm import AllReduce
 from gradwire.comm.benchmark.paired import compare
 from gradwire.schedulers import Plan
