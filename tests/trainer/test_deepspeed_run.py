@@ -4,12 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import yaml
 
-pytest.importorskip("deepspeed")
+pytestmark = pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 
 JSON = Path(__file__).parents[2] / "examples" / "deepspeed_zero3.json"
 MODEL = ("model.width=40", "model.layers=2", "data.context=16", "batch.size=8", "batch.micro=2")

@@ -1,6 +1,7 @@
 """DeepSpeed beside the rest of a configuration: what is refused before a worker starts, and what a run keeps."""
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from gradwire.trainer.config.contradictions import Machine, contradictions
 from gradwire.trainer.config.deepspeed import of_stage
 from gradwire.trainer.config.values import Fault
 
-pytest.importorskip("deepspeed")
+pytestmark = pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 
 TWO = Machine(gpus=0, processes=2, world_size=2)
 STAGE = "strategy.config.zero_optimization.stage"

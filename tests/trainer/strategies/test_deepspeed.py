@@ -5,6 +5,7 @@ Ranks import DeepSpeed when they need it, which takes seconds: all of a number o
 
 import json
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from gradwire.trainer.strategies import DeepSpeed
 from tests.trainer.strategies.test_sharded_journal import BROKEN as BROKEN_AT
 from tests.trainer.strategies.test_sharded_journal import SAVED, break_and_resume
 
-pytest.importorskip("deepspeed")
+pytestmark = pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed")
 
 UPDATES = 12
 REFERENCE = Way("ddp", 1)
