@@ -6,6 +6,7 @@ from typing import Any
 
 from gradwire.trainer.config.checker import TARGET
 from gradwire.trainer.config.communication import misfits
+from gradwire.trainer.config.deepspeed import undrivable
 from gradwire.trainer.config.hosts_apart import trains_apart
 from gradwire.trainer.config.strategies import unsharded
 from gradwire.trainer.config.values import Fault
@@ -53,6 +54,7 @@ def at_other_sizes(config: Config, allow: tuple[str, ...], processes: int) -> li
     for count in range(hosts.least + 1, hosts.most + 1):
         faults = [*misfits(config["comm"], processes, processes * count)]
         faults += unsharded(config, allow, processes, processes * count, None)
+        faults += undrivable(config, processes * count, gpus=0)
         if _apart_without_samples(config, processes * count):
             size = config["batch"]["size"]
             faults.append(Fault("batch.size", f"{size} samples leave some of {processes * count} ranks without any"))
