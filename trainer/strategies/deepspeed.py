@@ -54,6 +54,7 @@ class DeepSpeed(Collective):
         self._config = read(config)
         check(self._config)
         self._stage = stage_of(self._config)
+        self.whole = self._stage < 3
         self._unsettled = False  # whether there are gradients that belong to no update so far
         self._kept: GradientShards | None = None
         if all_reduce.codecs or all_reduce.algorithm != "native":
