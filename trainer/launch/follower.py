@@ -1,13 +1,11 @@
 """A host that takes part in an elastic run while the one that serves the store wants it to."""
 
 import socket
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import count
-from typing import TypeVar
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
@@ -17,11 +15,10 @@ from gradwire.trainer.launch.errors import HostLostError, HostsGoneError, RunOve
 from gradwire.trainer.launch.exit_codes import ExitCode
 from gradwire.trainer.launch.failure import Failure
 from gradwire.trainer.launch.pulse import Pulse
-from gradwire.trainer.launch.rendezvous import Handler, connect
+from gradwire.trainer.launch.rendezvous import Handler, connect, within
 from gradwire.trainer.launch.words import COUNT, LEADER, HostWord, LeaderWord, from_json, host_key, to_json
 
 _POLL = 0.05
-Answer = TypeVar("Answer")
 
 
 class Follower(Handler):
@@ -60,7 +57,10 @@ class Follower(Handler):
         """Be a host of the run, a new one for the leader."""
         self.store: TCPStore = connect(self._address, self._port, patience)
         line = self.store.clone  # type: ignore[attr-defined]  # missing in torch's stubs
-        own, self.host = _within(self._patience.silence, lambda: (line(), int(self.store.add(COUNT, 1))))
+        try:
+            own, self.host = within(self._patience.silence, lambda: (line(), int(self.store.add(COUNT, 1))))
+        except (OSError, RuntimeError) as error:
+            raise HostLostError(f"{self._where} answered, and then did not any more ({error}).") from error
         self._leader = LeaderWord()
         self._mine = replace(self._mine, name=_own_address(self._address, self._port), state="waiting", round=0)
         self._pulse = Pulse(partial(self._exchange, own, self.host), self._patience.beat)
@@ -205,25 +205,3 @@ def _own_address(address: str, port: int) -> str:
             return str(probe.getsockname()[0])
     except OSError:
         return socket.gethostname()
-
-
-def _within(seconds: float, action: Callable[[], Answer]) -> Answer:
-    """What `action` returns, in a thread: a link may be cut meanwhile.
-
-    Raises:
-        HostLostError: it took longer, or the store is gone.
-    """
-    answers: list[Answer] = []
-
-    def act() -> None:
-        try:
-            answers.append(action())
-        except RuntimeError:
-            return
-
-    thread = threading.Thread(target=act, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not answers:
-        raise HostLostError("The host that serves launch.endpoint answered, and then did not any more.")
-    return answers[0]

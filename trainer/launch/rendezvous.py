@@ -2,10 +2,11 @@
 
 import json
 import socket
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
@@ -17,6 +18,7 @@ _POLL = 0.1
 _ARRIVAL = 900.0  # seconds that the hosts wait for each other at the start
 _RETURN = 120.0  # seconds that they wait for each other before a restart
 _STORE_TIMEOUT = timedelta(seconds=60)
+Answer = TypeVar("Answer")
 
 
 def parse_endpoint(text: str) -> tuple[str, int]:
@@ -76,8 +78,8 @@ def connect(address: str, port: int, patience: float) -> TCPStore:
         left = deadline - time.monotonic()
         try:
             socket.create_connection((address, port), timeout=5).close()
-            shake = timedelta(seconds=max(1.0, min(left, _STORE_TIMEOUT.seconds)))  # a process that is stopped is mute
-            store = TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=shake)
+            # a process that is stopped accepts and is mute, and the store's own time-out does not cover that
+            return within(max(left, 1.0), lambda: _client(address, port))
         except (OSError, RuntimeError) as error:
             if left < 0:
                 raise HostLostError(
@@ -85,9 +87,34 @@ def connect(address: str, port: int, patience: float) -> TCPStore:
                     f"({str(error).splitlines()[0]}). The host of that name must run the same command."
                 ) from error
             time.sleep(0.3)
-        else:
-            store.set_timeout(_STORE_TIMEOUT)
-            return store
+
+
+def _client(address: str, port: int) -> TCPStore:
+    return TCPStore(address, port, is_master=False, wait_for_workers=False, timeout=_STORE_TIMEOUT)
+
+
+def within(seconds: float, action: Callable[[], Answer]) -> Answer:
+    """What `action` returns, or the RuntimeError that it raises; it is left behind in a thread where it takes longer.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+    answers: list[Answer | RuntimeError] = []
+
+    def act() -> None:
+        try:
+            answers.append(action())
+        except RuntimeError as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not answers:
+        raise TimeoutError(f"no answer within {seconds:.0f} s")
+    if isinstance(answers[0], RuntimeError):
+        raise answers[0]
+    return answers[0]
 
 
 class Handler(RendezvousHandler):
