@@ -198,7 +198,7 @@ class Leader(Handler):
 
     def _waiting(self) -> list[int]:
         """Hosts that are ready for the next round, in order of their first arrival."""
-        alive = [host for host in self._roll.hosts if self._alive(host, self._patience.silence)]
+        alive = [host for host in self._roll.hosts if self._alive(host, self._patience.suspicion)]
         return [host for host in alive if self._roll.word(host).state == "waiting"]
 
     def _returning(self) -> list[int]:
