@@ -202,7 +202,7 @@ def inference(
         "rounds": rounds,
     }
     context = max(prompt + new, *_counts(lengths))
-    own = ["model=decoder_10m", f"model.context={context}", "launch.processes=1"]
+    own = ["model=decoder_10m", f"data.context={context}", "launch.processes=1"]
     _start("inference", [*own, *(overrides or [])], arguments, json_file, None)
 
 
