@@ -9,7 +9,9 @@ _DEFAULT = "report.html"
 
 
 def report(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN…", help="Run directories, or their names under runs/.")],
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN…", help="Run directories, their names under runs/, or a sweep's folder.")
+    ],
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FILE", help="The file to write; report.html in the first run's folder."),
@@ -28,19 +30,22 @@ def report(
     from gradwire.trainer.cli import friendly
 
     with friendly():
-        folders = _folders(runs)
+        from gradwire.trainer.report.sweeps import is_sweep
+
+        sweeps = [Path(run) for run in runs if is_sweep(Path(run))]
+        folders = _folders([run for run in runs if Path(run) not in sweeps])
         if watch:
-            _watch(folders, port, show=show)
+            _watch(folders, sweeps, port, show=show)
             return
         from gradwire.trainer.named_files import check_writable
         from gradwire.trainer.plots import check_available
         from gradwire.trainer.report import reporting
 
-        file = folders[0] / _DEFAULT if out is None else out
+        file = (sweeps + folders)[0] / _DEFAULT if out is None else out
         check_writable(file)
         if png is not None:
             check_available()
-        document = reporting.report_on(folders)
+        document = reporting.report_on(folders, sweeps)
         reporting.write(document, file)
         typer.echo(f"report    {file}")
         if png is not None:
@@ -62,8 +67,12 @@ def _folders(runs: list[str]) -> list[Path]:
     return list(dict.fromkeys(RunReference.parse(run).directory for run in runs))
 
 
-def _watch(folders: list[Path], port: int, *, show: bool) -> None:
+def _watch(folders: list[Path], sweeps: list[Path], port: int, *, show: bool) -> None:
+    from gradwire.trainer.report.errors import ReportError
     from gradwire.trainer.report.server import serve
+
+    if sweeps:
+        raise ReportError(f"--watch follows runs, and {sweeps[0]} is a sweep: name its runs, or leave --watch out")
 
     def ready(address: str) -> None:
         typer.echo(f"report    {address} (until Ctrl-C)")
