@@ -45,11 +45,17 @@ class HuggingFace:
         names: For each tensor of the folder, where it comes from. Rows of one tensor make it up in their order.
         config: What config.json says.
         tied: Tensors of the snapshot that are left out because they equal another one of it, which is the value.
+        files: What else stands in the folder, by name.
+        stem: Begins the names of the files with weights.
+        config_name: What config.json is called.
     """
 
     names: Mapping[str, Rows]
     config: Mapping[str, Any]
     tied: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    stem: str = "model"
+    config_name: str = CONFIG
 
 
 def export(
@@ -80,7 +86,7 @@ def export(
     """
     target = Path(path)
     _check_target(target, layout)
-    weights, reached = _weights(os.fspath(url), update)
+    weights, reached = read_weights(url, update)
     return export_weights(weights, target, layout, largest=largest, about={"update": str(reached)})
 
 
@@ -100,14 +106,33 @@ def export_weights(
     renamed = rename(weights, layout)
     target.parent.mkdir(parents=True, exist_ok=True)
     with _temporary(target) as folder:
-        written = write_files(renamed, folder, "model", largest, about or {})
-        write_json(folder / CONFIG, layout.config)
+        written = write_files(renamed, folder, layout.stem, largest, about or {})
+        write_json(folder / layout.config_name, layout.config)
+        for name, content in layout.files.items():
+            (folder / name).write_bytes(content)
+            sync(folder / name)
         sync(folder)
         if target.exists():
             target.rmdir()  # it is empty
         folder.rename(target)
     sync(target.parent)
-    return (target / CONFIG, *(target / file.name for file in written))
+    return tuple(target / name for name in (layout.config_name, *(file.name for file in written), *layout.files))
+
+
+def read_weights(url: str | os.PathLike[str], update: int | None) -> tuple[dict[str, Tensor], int]:
+    """A snapshot's weights by name, also those that torch.distributed.checkpoint saved, and of which update they are.
+
+    Raises:
+        CheckpointError: as `load_weights`.
+    """
+    place = os.fspath(url)
+    try:
+        weights, commit = load_weights(place, update)
+    except UnsupportedState:
+        from gradwire.checkpoint.dcp.weights import load_sharded_weights
+
+        weights, commit = load_sharded_weights(place, update)
+    return weights, commit.update
 
 
 def import_weights(path: str | os.PathLike[str], layout: HuggingFace | None = None) -> dict[str, Tensor]:
@@ -242,13 +267,3 @@ def _temporary(target: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _weights(url: str, update: int | None) -> tuple[dict[str, Tensor], int]:
-    try:
-        weights, commit = load_weights(url, update)
-    except UnsupportedState:
-        from gradwire.checkpoint.dcp.weights import load_sharded_weights
-
-        weights, commit = load_sharded_weights(url, update)
-    return weights, commit.update

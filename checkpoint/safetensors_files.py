@@ -120,6 +120,21 @@ def read_files(path: Path) -> dict[str, Tensor]:
     return _read([(found.parent / file, sorted(expected)) for file, expected in sorted(names.items())])
 
 
+def read_header_texts(path: Path) -> dict[str, str]:
+    """The texts in the header of a safetensors file.
+
+    Raises:
+        ExportError: safetensors is missing.
+        DamagedCheckpoint: the file contradicts itself.
+    """
+    safetensors = _safetensors()
+    try:
+        with safetensors.safe_open(path, framework="pt") as opened:
+            return dict(opened.metadata() or {})
+    except safetensors.SafetensorError as error:
+        raise DamagedCheckpoint(f"{path} is no sound safetensors file: {error}") from error
+
+
 def _found(path: Path) -> Path:
     candidates = [path / f"model{SUFFIX}", path / f"model{INDEX}"] if path.is_dir() else [path]
     for candidate in candidates:

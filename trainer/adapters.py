@@ -57,19 +57,20 @@ class LoRA:
         """
         names = chosen(model, self.targets)
         on_meta = any(parameter.is_meta for parameter in model.parameters())
-        _peft().inject_adapter_in_model(self._config(names), model, low_cpu_mem_usage=on_meta)
+        _peft().inject_adapter_in_model(self._config(model, names), model, low_cpu_mem_usage=on_meta)
 
     def describe(self, model: nn.Module) -> dict[str, Any]:
         """What peft's adapter_config.json says of it, for a model as it was before."""
-        config = self._config(chosen(model, self.targets)).to_dict()
+        config = self._config(model, chosen(model, self.targets)).to_dict()
         return {name: sorted(value) if isinstance(value, set) else value for name, value in config.items()}
 
-    def _config(self, names: Sequence[str]) -> Any:
+    def _config(self, model: nn.Module, names: Sequence[str]) -> Any:
         return _peft().LoraConfig(
             r=self.rank,
             lora_alpha=self.alpha,
             lora_dropout=self.dropout,
             target_modules=list(names),
+            fan_in_fan_out=all(_is_transposed(model.get_submodule(name)) for name in names),
             use_dora=self.decomposed,
         )
 
@@ -127,7 +128,7 @@ def merged(model: nn.Module, adapter: Adapter, weights: Mapping[str, Tensor]) ->
     Args:
         model: As it is without the adapter, perhaps on the meta device. It holds the weights afterwards.
         adapter: The adapter.
-        weights: By the names of the model with the adapter.
+        weights: By the names of the model with the adapter; additions are made in their memory.
 
     Raises:
         AdapterError: they are of another model or adapter.
@@ -151,8 +152,12 @@ def merged(model: nn.Module, adapter: Adapter, weights: Mapping[str, Tensor]) ->
 def _linear_layers(model: nn.Module) -> Iterator[str]:
     """The names of linear layers, transposed ones of transformers (GPT-2's) among them."""
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D":
+        if isinstance(module, nn.Linear) or _is_transposed(module):
             yield name
+
+
+def _is_transposed(layer: nn.Module) -> bool:
+    return type(layer).__name__ == "Conv1D"
 
 
 def _heads(model: nn.Module) -> list[nn.Module]:

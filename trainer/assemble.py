@@ -15,6 +15,7 @@ from gradwire.checkpoint import Checkpointer, Policy
 from gradwire.comm import AllReduce, Topology
 from gradwire.comm.compression import Compression
 from gradwire.schedulers import Duration, Plan
+from gradwire.trainer.adapter_files import load_adapter
 from gradwire.trainer.adapters import trained
 from gradwire.trainer.blocks import checkpoint_activations, compile_blocks
 from gradwire.trainer.callbacks import Callback
@@ -112,16 +113,20 @@ def build_plan(config: Node, data: Any, allow: tuple[str, ...] = ()) -> Plan:
     )
 
 
-def build_model(config: Node, allow: tuple[str, ...] = (), init: str | None = None) -> nn.Module:
-    """The model with its initial weights, which depend on the seed alone, or with those of `init`; and its adapter."""
+def build_model(config: Node, allow: tuple[str, ...] = (), *, fresh: bool = False) -> nn.Module:
+    """The model with its initial weights, and its adapter; both depend on the seed alone.
+
+    Args:
+        config: Resolved.
+        allow: See `component`.
+        fresh: Whether weights come from where `model.init` and `adapter.init` say: they may be gone when a run resumes.
+    """
     seed_everything(derive_seed(config["run"]["seed"], "model"))
     model: nn.Module = component(config["model"], allow, "init")
-    if init is not None:
-        load_initial_weights(model, init)
+    if fresh and config["model"].get("init") is not None:
+        load_initial_weights(model, config["model"]["init"])
     if config.get("adapter"):
-        seed_everything(derive_seed(config["run"]["seed"], "adapter"))
-        component(config["adapter"], allow).apply(model)
-        log.info("adapter: %d of %d parameters are trained", *trained(model))
+        put_in_adapter(model, config, allow, fresh=fresh)
     if config["sync_batchnorm"]:
         model = synchronize_batch_norms(model)
     if config["activation_checkpointing"]:
@@ -129,6 +134,15 @@ def build_model(config: Node, allow: tuple[str, ...] = (), init: str | None = No
     if config["compile"]:
         compile_blocks(model)
     return model
+
+
+def put_in_adapter(model: nn.Module, config: Node, allow: tuple[str, ...] = (), *, fresh: bool = False) -> None:
+    """Freeze the model and put the configured adapter in, in place; see `build_model`."""
+    seed_everything(derive_seed(config["run"]["seed"], "adapter"))
+    component(config["adapter"], allow, "init").apply(model)
+    if fresh and config["adapter"].get("init") is not None:
+        load_adapter(model, Path(config["adapter"]["init"]))
+    log.info("adapter: %d of %d parameters are trained", *trained(model))
 
 
 def make_optimizer(config: Node, model: nn.Module, allow: tuple[str, ...] = ()) -> Optimizer:
@@ -253,7 +267,7 @@ def build_trainer(config: Node, context: WorkerContext) -> tuple[Trainer, Checkp
     training_set(data), validation_set(data)  # sources build what they read when it is first asked for
     context.watchdog.beat("building the model", 0)
     fresh = context.restore in (None, "latest-if-any")  # else the snapshot has the weights, and `init` may be gone
-    model = build_model(config, allow, config["model"].get("init") if fresh else None)
+    model = build_model(config, allow, fresh=fresh)
     if getattr(data, "packed", False):
         check_keeps_apart(model)
     checkpointer = build_checkpointer(config, context)

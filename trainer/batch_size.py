@@ -115,7 +115,7 @@ class _Survey:
         self.data = data = component(config["data"], allow, "workers")
         training_set(data)
         context.watchdog.beat("building the model", 0)
-        model = build_model(config, allow, config["model"].get("init"))
+        model = build_model(config, allow, fresh=True)
         settings = replace(settings_of(config), evaluate_every=None, save_every=None, check_replicas_every=None)
         return Trainer(
             model,

@@ -251,8 +251,11 @@ def export(
     target: Annotated[
         Path, typer.Argument(metavar="OUT", help="OUT.safetensors, or a folder in Hugging Face's layout.")
     ],
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="Only the adapter, without its base, as a folder that peft loads.")
+    ] = False,
 ) -> None:
-    """Write a snapshot's weights for other programs."""
+    """Write a snapshot's weights for other programs; an adapter is added to its base unless it is wanted alone."""
     from gradwire.trainer import cli
 
     with cli.friendly():
@@ -261,5 +264,5 @@ def export(
 
         reference = Reference.parse(snapshot)
         update = reference.on_branch().update if isinstance(reference.ref, str) else reference.ref
-        for file in export_to(reference.store.url, update, reference.run, target):
+        for file in export_to(reference.store.url, update, reference.run, target, adapter_alone=adapter):
             typer.echo(file)

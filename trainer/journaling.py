@@ -176,11 +176,13 @@ def implementation(optimizer: Optimizer) -> str:
 
 
 def state_digest(trainer: "Trainer") -> str:
-    """The xxh3-128 of this rank's parameters and of the optimizer's tensors, 32 hexadecimal digits."""
+    """The xxh3-128 of this rank's trained parameters and of the optimizer's tensors, 32 hexadecimal digits."""
     whole = xxhash.xxh3_128()
     tensors = trainer.strategy.tensors(trainer.model)
     states = trainer.strategy.optimizer_state(trainer.model, trainer.optimizer)
-    for name, _ in trainer.model.named_parameters():
+    for name, parameter in trainer.model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         for key, value in [("", tensors[name]), *sorted(states.get(name, {}).items())]:
             whole.update(f"{name}.{key} ".encode())
             if isinstance(value, Tensor):

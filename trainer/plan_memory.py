@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_map_only
 
 from gradwire.trainer.assemble import build_model, component, make_optimizer
 from gradwire.trainer.blocks import blocks_of
 from gradwire.trainer.config.communication import axes_of
+from gradwire.trainer.config.shapes import shapes_only
 from gradwire.trainer.data import SampleStream, training_set
 from gradwire.trainer.errors import PredictionError
 from gradwire.trainer.host_memory import available
@@ -132,7 +133,7 @@ def measure(config: Mapping[str, Any], samples: int, allow: tuple[str, ...] = ()
 
 
 def _measured(config: Mapping[str, Any], batch: Any, allow: tuple[str, ...], tensor: int) -> Whole:
-    model = build_model({**config, "compile": False, "sync_batchnorm": False}, allow)
+    model = _built({**config, "compile": False, "sync_batchnorm": False}, allow)
     optimizer = make_optimizer(config, model, allow)
     loss = loss_for(model, component(config["loss"], allow) if config["loss"] else None)
     own = {each.untyped_storage()._cdata for each in _tensors(model)}
@@ -158,6 +159,23 @@ def _measured(config: Mapping[str, Any], batch: Any, allow: tuple[str, ...], ten
     average = weights if config["ema"] else 0
     parted = _nbytes(split_parameters(model, tensor))
     return Whole(weights, gradients, state, average, blocks, sum(kept.values()), parted)
+
+
+def _built(config: Mapping[str, Any], allow: tuple[str, ...]) -> nn.Module:
+    """The model, of tensors without data. With an adapter by way of the meta device: peft cannot move such tensors."""
+    if not config.get("adapter"):
+        return build_model(config, allow)
+    with unset_fake_temporarily(), shapes_only():
+        model = build_model(config, allow)
+    made: dict[Tensor, Tensor] = {}  # what is tied stays tied
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            empty = torch.empty(parameter.shape, dtype=parameter.dtype)
+            made.setdefault(parameter, nn.Parameter(empty, parameter.requires_grad))
+            setattr(module, name, made[parameter])
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, torch.empty(buffer.shape, dtype=buffer.dtype))
+    return model
 
 
 def _autocast(config: Mapping[str, Any]) -> AbstractContextManager[Any]:

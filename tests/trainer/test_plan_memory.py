@@ -93,3 +93,11 @@ def test_a_model_that_does_not_fit_is_told(tmp_path, monkeypatch):
     done = gradwire("plan", *SMALL, "--memory", cwd=tmp_path)
     assert done.returncode == 0 and "does not fit" in done.stdout
     assert torch.get_default_dtype() == torch.float32
+
+
+def test_an_adapter_has_gradients_and_moments_for_itself_alone():
+    config = configured("adapter=lora")
+    own = sum(each.numel() * 4 for each in build_model(config).parameters() if each.requires_grad)
+    found = measure(config, 4)
+    assert found.gradients == own < 0.2 * found.weights
+    assert found.optimizer == pytest.approx(2 * own, rel=0.02)

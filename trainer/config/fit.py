@@ -74,7 +74,8 @@ def _adapted(config: Config, model: Any, allow: tuple[str, ...]) -> Iterator[Fau
 
     try:
         with shapes_only():
-            instantiate(config["adapter"], allow).apply(model)
+            own = {name: value for name, value in config["adapter"].items() if name != "init"}
+            instantiate(own, allow).apply(model)
     except Exception as error:  # whatever an adapter raises is what it has against the model
         yield complaint("adapter", config["adapter"], error)
 

@@ -67,10 +67,25 @@ class ModelSection:
 
     Args:
         component: The model itself.
-        init: Where its first weights come from (URL, RUN or RUN@UPDATE; weights only); null draws them from run.seed.
+        init: Where its first weights come from (URL, RUN or RUN@UPDATE, weights only; a folder in Hugging Face's layout
+            or a safetensors file); null draws them from run.seed.
     """
 
     component: Annotated[Node, Builds("torch.nn.Module", inline=True)]
+    init: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterSection:
+    """What is trained instead of the model.
+
+    Args:
+        component: The adapter itself.
+        init: A folder with its first values, as `gradwire checkpoint export --adapter` writes it, for the same base;
+            null begins anew.
+    """
+
+    component: Annotated[Node, Builds("gradwire.trainer.adapters.Adapter", inline=True)]
     init: str | None = None
 
 
@@ -328,7 +343,7 @@ class Root:
 
     run: RunSection
     model: ModelSection
-    adapter: Annotated[Node, Builds("gradwire.trainer.adapters.Adapter")] | None = None
+    adapter: AdapterSection | None = None
     data: DataSection
     loss: Annotated[Node, Builds("collections.abc.Callable")] | None = None
     optimizer: OptimizerSection

@@ -11,6 +11,12 @@ from gradwire.trainer.data.messages import ASSISTANT, Conversation, Message
 from gradwire.trainer.data.tokenizer import HuggingFaceTokenizer, Tokenizer
 
 PLAIN = "plain"
+PLAIN_JINJA = (  # the same for other programs
+    "{% for message in messages %}{{ '' if loop.first else '\\n' }}{{ message.role }}:"
+    "{% if message.role == 'assistant' %}{% generation %} {{ message.content }}{{ eos_token }}{% endgeneration %}"
+    "{% else %} {{ message.content }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '\\n' }}assistant:{% endif %}"
+)
 Marked = tuple[Sequence[int], Sequence[bool]]  # token ids, and for each whether it is the assistant's
 _MARKER = re.compile(r"\{%-?\s*generation\s*-?%\}")
 

@@ -1,6 +1,7 @@
 """What a model's weights are called in a Hugging Face folder, and the config.json that goes with them."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -27,6 +28,46 @@ def hugging_face_layout(model: nn.Module) -> HuggingFace:
     raise ModelError(
         f"{type(model).__name__} has no Hugging Face layout, only Decoder and HFCausalLM have: export OUT.safetensors"
     )
+
+
+def differences(model: nn.Module, config: Mapping[str, Any]) -> list[str]:
+    """Where a folder's config.json describes another model than this one, for people; shapes of weights tell the rest.
+
+    Args:
+        model: One that has a layout.
+        config: What config.json says.
+    """
+    if isinstance(model, HFCausalLM):
+        inner: Any = model.model
+        kind = inner.config.model_type
+        return [] if config.get("model_type") == kind else [f"it is a {config.get('model_type')}, this a {kind}"]
+    assert isinstance(model, Decoder), "another has no layout"
+    if config.get("model_type") != "llama":
+        return [f"it is a {config.get('model_type')}, and the built-in decoder takes the weights of a llama only"]
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    found = {**config, "rope_theta": rope.get("rope_theta", config.get("rope_theta"))}
+    own = _llama_config(model)
+    keys = {**_KEYS, **dict.fromkeys(("hidden_act", "rms_norm_eps", "attention_bias", "mlp_bias"), "")}
+    odd = [name for name in keys if name in found and found[name] != own[name]]
+    told = [f"{name} is {found[name]} there and {own[name]} here" + _advice(keys[name], found[name]) for name in odd]
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    return told if kind == "default" else [*told, f"its rotary positions are scaled ({kind})"]
+
+
+_KEYS = {  # of a Llama's configuration, and what the decoder calls them
+    "vocab_size": "vocabulary",
+    "hidden_size": "width",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "intermediate_size": "feed_forward",
+    "rope_theta": "rope_base",
+    "tie_word_embeddings": "tied",
+}
+
+
+def _advice(key: str, value: Any) -> str:
+    return f" (model.{key}={str(value).lower() if isinstance(value, bool) else value})" if key else ""
 
 
 def _llama(model: Decoder) -> HuggingFace:
