@@ -39,6 +39,9 @@ SEARCH = ["optimizer.lr=tag(log, interval(1e-4, 1e-1))", "lr=warmup_cosine,wsd"]
 HOW = ["sweep.sampler.startup=3", "sweep/pruner=median", "sweep.pruner.startup=2"]
 
 
+EXACT = ("update", "samples", "tokens", "train/loss", "eval/loss", "lr", "batch_size", "grad_norm")
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What the kills did.
@@ -112,13 +115,10 @@ def told(folder: Path) -> list[dict[str, Any]]:
 
 
 def metrics(folder: Path, number: int, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    """A trial's metrics without those that measure time."""
+    """What is the same in every undisturbed run of a trial's metrics: not what measures time."""
     path = folder / "trials" / str(number) / name
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [
-        {key: value for key, value in line.items() if "per_second" not in key and "checkpoint" not in key}
-        for line in lines
-    ]
+    return [{key: line[key] for key in EXACT if key in line} for line in lines]
 
 
 def compared(undisturbed: Path, killed: Path, trials: int, kills: dict[str, int]) -> Outcome:
@@ -132,6 +132,9 @@ def compared(undisturbed: Path, killed: Path, trials: int, kills: dict[str, int]
         ]
         if one != other or lines[0] != lines[1]:
             differing.append(number)
+            print(
+                f"trial {number}: {one} | {other} | {next((pair for pair in zip(*lines) if pair[0] != pair[1]), None)}"
+            )
     abandoned = sum(len(metrics(killed, number, "metrics.abandoned.jsonl")) for number in range(trials))
     total = sum(len(metrics(killed, number)) for number in range(trials))
     missing = [number for number in range(trials) if number >= len(right) or right[number]["state"] == "open"]
