@@ -132,9 +132,8 @@ def compared(undisturbed: Path, killed: Path, trials: int, kills: dict[str, int]
         ]
         if one != other or lines[0] != lines[1]:
             differing.append(number)
-            print(
-                f"trial {number}: {one} | {other} | {next((pair for pair in zip(*lines) if pair[0] != pair[1]), None)}"
-            )
+            unlike = next((pair for pair in zip(*lines, strict=False) if pair[0] != pair[1]), None)
+            print(f"trial {number}: {one} | {other} | {unlike}")
     abandoned = sum(len(metrics(killed, number, "metrics.abandoned.jsonl")) for number in range(trials))
     total = sum(len(metrics(killed, number)) for number in range(trials))
     missing = [number for number in range(trials) if number >= len(right) or right[number]["state"] == "open"]
