@@ -12,7 +12,7 @@ train: $(VENV)/.installed
 	$(BIN)/gradwire train $(ARGS)
 
 test: $(VENV)/.installed-test chromium
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
 
 check: $(VENV)/.installed-dev build/typing
 	$(BIN)/ruff check .

@@ -54,7 +54,7 @@ class _Alternating(Journaling):
         self._turn = self._done = 0
         self._entered = 0.0, 0.0
         self._mode: Mode = "off"
-        self._folder = Path(trainer._run.directory or ".") / "checkpoints"
+        self._folder = Path(trainer.run.directory or ".") / "checkpoints"
         parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
         self.found: dict[str, Any] = {"parameters": parameters, "stretches": [], "bases": [], "applying": []}
 

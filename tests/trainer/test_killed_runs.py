@@ -26,7 +26,7 @@ def killing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
 def test_a_run_that_is_killed_again_and_again_ends_as_it_should(
     killing: Campaign, name: str, store: str, seed: str
 ) -> None:
-    life = killing.run(OF[name], store, f"{name}, {store}, {seed}", kills=3)
+    life = killing.run(OF[name], store, f"{name}, {store}, {seed}", kills=2)
     assert faults(life, OF[name]) == []
     assert life.kills
     assert all(kill.continued is not None for kill in life.kills)

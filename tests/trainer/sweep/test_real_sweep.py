@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / "sweeps.md").read_text(), re.DOTALL | re.MULTILINE)
-BEGIN, RESUME, MORE, SHOW, BEST = [line.partition(" #")[0].strip() for line in BLOCKS[0].splitlines()]
+BEGIN, RESUME, MORE, SHOW, REPORT, BEST = [line.partition(" #")[0].strip() for line in BLOCKS[0].splitlines()]
 SHORT = [
     "model=decoder_1m",
     "model.width=32",
@@ -84,5 +84,7 @@ def test_a_sweep_is_killed_and_resumed_and_its_best_configuration_trains(tmp_pat
     ] * 3
     assert told["best"] == [losses.index(min(losses))]
 
+    call(tmp_path, REPORT)
+    assert (tmp_path / "sweeps" / "first" / "report.html").exists()
     call(tmp_path, BEST, "run.dir=again")
     assert last(tmp_path / "again")["eval/loss"] == min(losses)
