@@ -15,6 +15,7 @@ from typing import Any, Literal
 import psutil
 
 from benchmarks.exact_resume import COMMON, MODELS
+from benchmarks.processes import ranks_below
 
 UPDATES = 60
 RANKS = 2
@@ -84,17 +85,9 @@ KINDS = (
 def workers(controller: psutil.Process) -> list[psutil.Process]:
     """The ranks of a launch, as far as they have been started."""
     try:
-        children = controller.children(recursive=True)
-        return [child for child in children if _is_worker(child)]
+        return ranks_below(controller.pid)
     except psutil.NoSuchProcess:
         return []
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    try:
-        return "gradwire.trainer.worker" in process.cmdline()
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
-        return False
 
 
 def strike(controller: psutil.Process, victim: Victim, which: int) -> list[psutil.Process]:

@@ -13,6 +13,7 @@ import psutil
 
 from benchmarks.exact_resume import GRADWIRE, environment, lines
 from benchmarks.netlab import DEVICE, ROOT, Netlab
+from benchmarks.processes import ranks_below
 from gradwire.trainer import Callback, Trainer
 
 JOB = [
@@ -110,8 +111,7 @@ class Fleet:
 
     def workers(self, host: int) -> list[psutil.Process]:
         """The worker processes of a host."""
-        children = psutil.Process(self._running[host].pid).children(recursive=True)
-        return [child for child in children if "gradwire.trainer.worker" in child.cmdline()]
+        return ranks_below(self._running[host].pid)
 
     def kill(self, host: int) -> None:
         """End all processes of a host at once."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from gradwire.trainer.launch import failure as failures
-from gradwire.trainer.launch import run_directory
+from gradwire.trainer.launch import fork_server, run_directory
 from gradwire.trainer.launch.broadcast import receive, share
 from gradwire.trainer.launch.claim import hold
 from gradwire.trainer.launch.environment import Place, place
@@ -35,14 +35,20 @@ if TYPE_CHECKING:
 
 Body = Callable[[Mapping[str, Any], "WorkerContext"], int]
 RUN_DIR_KEY = "gradwire/run_dir"
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
 
 def main(arguments: Sequence[str] | None = None, body: Body | None = None) -> NoReturn:
     """Entry point of a worker that the controller started; ends the process."""
     parser = argparse.ArgumentParser(prog="python -m gradwire.trainer.worker")
-    parser.add_argument("--job", type=Path, required=True, help="the job as JSON, read by rank 0")
-    job: Path = parser.parse_args(arguments).job
+    task = parser.add_mutually_exclusive_group(required=True)
+    task.add_argument("--job", type=Path, help="the job as JSON, read by rank 0")
+    task.add_argument("--fork-server", type=int, metavar="FD", help="import, and become ranks as the connection says")
+    told = parser.parse_args(arguments)
+    if told.fork_server is not None:
+        fork_server.serve(told.fork_server)
+        sys.exit()
+    job: Path = told.job
     here = place(os.environ)
     if here.controller is not None:
         _die_with(here.controller)
@@ -58,6 +64,7 @@ def serve(here: Place, prepare: Callable[[], Job], body: Body | None = None) -> 
         body: What to run with the configuration and the context; the trainer by default.
     """
     faulthandler.enable()
+    _call_this(f"gradwire-{here.rank}")
     stop = StopRequest()
     stop.install()
     logging.getLogger("torch.distributed").setLevel(logging.ERROR)
@@ -102,6 +109,7 @@ class _Rank:
         self._screens = redirect(log_file(job.run_dir, here.rank, job.mode), here.rank)
         settings = job.config["launch"]
         patience = Duration.parse(settings["watchdog"]).seconds if settings["watchdog"] else None
+        contexts.use_threads(os.environ)
         device = contexts.choose_device(settings["device"], here.local_rank)
         watchdog = Watchdog(
             contexts.own_connection(store), here.rank, here.world_size, patience, lambda f: os._exit(self._fail(f))
@@ -205,6 +213,11 @@ def _die_with(controller: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != controller:  # it died before the kernel was told
         os._exit(ExitCode.FAILED)
+
+
+def _call_this(name: str) -> None:
+    """Give this process a name of up to 15 characters, which ps and top show."""
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
 
 
 def _leave(code: int) -> NoReturn:

@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from benchmarks.exact_resume import GRADWIRE, Campaign, environment, finish, lines
+from benchmarks.processes import ranks_below
 from tests.trainer.test_exact_resume import KILLED
 
 pytestmark = pytest.mark.slow
@@ -28,7 +29,7 @@ def test_a_restart_before_the_first_save_repeats_the_resume_that_was_asked_for(
     process = psutil.Popen(command, env=environment(), stdout=-1, stderr=-2, text=True)
     while not any(line["update"] > 5 for line in lines(folder)) or lines(folder)[-1]["update"] >= end:
         assert process.poll() is None
-    (worker,) = [child for child in process.children(recursive=True) if "gradwire.trainer.worker" in child.cmdline()]
+    (worker,) = ranks_below(process.pid)
     worker.kill()
     finish(process)
     log = (folder / "logs" / "rank-0.log").read_text()

@@ -2,6 +2,7 @@
 
 import importlib.util
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -59,8 +60,7 @@ class Digits:
     ) -> None:
         self._fraction = check_fraction(validation_fraction)
         self._seed = split_seed
-        if importlib.util.find_spec("sklearn") is None:
-            raise DataError("data=digits needs scikit-learn: pip install 'gradwire[digits]'")
+        self._file = _file()
 
     @property
     def train(self) -> Images:
@@ -74,12 +74,21 @@ class Digits:
 
     @cached_property
     def _split(self) -> tuple[Images, Images | None]:
-        from sklearn.datasets import load_digits
-
-        loaded = load_digits()
-        images = torch.from_numpy(loaded.images.astype(np.float32) / 16).unsqueeze(1)
-        labels = torch.from_numpy(loaded.target.astype(np.int64))
+        table = np.loadtxt(self._file, delimiter=",")  # [N, 65]: the pixels in 0 … 16 and the digit
+        images = torch.from_numpy(table[:, :-1].astype(np.float32) / 16).view(-1, 1, 8, 8)
+        labels = torch.from_numpy(table[:, -1].astype(np.int64))
         order = torch.from_numpy(Permutation(len(labels), self._seed)(np.arange(len(labels))))
         kept = round(len(labels) * self._fraction)
         here, there = order[kept:], order[:kept]
         return Images(images[here], labels[here]), Images(images[there], labels[there]) if kept else None
+
+
+def _file() -> Path:
+    """Where scikit-learn keeps the images; not imported, because that takes each rank as long as importing torch."""
+    found = importlib.util.find_spec("sklearn")
+    if found is None or found.origin is None:
+        raise DataError("data=digits needs scikit-learn: pip install 'gradwire[digits]'")
+    file = Path(found.origin).with_name("datasets") / "data" / "digits.csv.gz"
+    if not file.is_file():
+        raise DataError(f"this scikit-learn has no {file}: data=digits reads the file that scikit-learn 1.9 has there")
+    return file

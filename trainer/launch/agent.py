@@ -4,18 +4,25 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
 
 from torch._C._distributed_c10d import PrefixStore
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    SimpleElasticAgent,
+    Worker,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from gradwire.trainer.launch import failure as failures
 from gradwire.trainer.launch.exit_codes import ExitCode
 from gradwire.trainer.launch.failure import Failure
+from gradwire.trainer.launch.fork_server import Child, ForkServer
 from gradwire.trainer.launch.rendezvous import Meeting
 from gradwire.trainer.launch.signals import ControllerSignals
 
@@ -40,12 +47,13 @@ class Outcome:
     early: bool = False
 
 
-class Agent(LocalElasticAgent):
+class Agent(SimpleElasticAgent):
     """Starts this host's workers, watches them, and says how they ended (`outcome`).
 
     Args:
         spec: What to start, how often to restart, and where the hosts meet.
         meeting: The same meeting that `spec` holds.
+        ranks: Starts the workers.
         error_files: Folder for the workers' error files.
         signals: What this process was told.
         grace: Seconds that the workers have, after a signal, to finish their update and save.
@@ -57,23 +65,53 @@ class Agent(LocalElasticAgent):
         self,
         spec: WorkerSpec,
         meeting: Meeting,
+        ranks: ForkServer,
         error_files: str,
         signals: ControllerSignals,
         grace: float,
         log_tail: Callable[[int], str],
         say: Callable[[str], None],
     ) -> None:
-        super().__init__(spec, DefaultLogsSpecs(log_dir=error_files))
+        super().__init__(spec)
         self.outcome = Outcome(int(ExitCode.FAILED), None, 0)
         self._meeting, self._signals, self._grace = meeting, signals, grace
+        self._ranks, self._error_files = ranks, Path(error_files)
+        self._children: dict[int, Child] = {}  # by local rank
         self._log_tail, self._say = log_tail, say
         self._deadline: float | None = None
         self._forwarded = False
 
-    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        started: dict[int, Any] = super()._start_workers(worker_group)
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, int]:
+        spec = worker_group.spec
+        self._children = {}
+        for worker in worker_group.workers:
+            self._error_file(worker.local_rank).unlink(missing_ok=True)
+            environment = os.environ | self._environment(worker_group, worker)
+            self._children[worker.local_rank] = self._ranks.start((str(spec.entrypoint), *spec.args), environment)
         self._signals.workers_run = True
-        return started
+        return {local: child.pid for local, child in self._children.items()}
+
+    def _environment(self, group: WorkerGroup, worker: Worker) -> dict[str, str]:
+        """A worker's place, as torchrun tells it."""
+        told = {
+            "RANK": worker.global_rank,
+            "LOCAL_RANK": worker.local_rank,
+            "GROUP_RANK": group.group_rank,
+            "WORLD_SIZE": worker.world_size,
+            "LOCAL_WORLD_SIZE": group.spec.local_world_size,
+            "GROUP_WORLD_SIZE": group.group_world_size,
+            "MASTER_ADDR": group.master_addr,
+            "MASTER_PORT": group.master_port,
+            "TORCHELASTIC_RESTART_COUNT": group.spec.max_restarts - self._remaining_restarts,
+            "TORCHELASTIC_MAX_RESTARTS": group.spec.max_restarts,
+            "TORCHELASTIC_RUN_ID": group.spec.rdzv_handler.get_run_id(),
+            "TORCHELASTIC_USE_AGENT_STORE": group.spec.rdzv_handler.use_agent_store,
+            failures.ERROR_FILE: self._error_file(worker.local_rank),
+        }
+        return {name: str(value) for name, value in told.items()}
+
+    def _error_file(self, local_rank: int) -> Path:
+        return self._error_files / f"error-{local_rank}.json"
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         """Look at the workers once: the agent calls this in its loop."""
@@ -93,9 +131,7 @@ class Agent(LocalElasticAgent):
         return RunResult(state=WorkerState.HEALTHY)
 
     def _codes(self) -> dict[int, int | None]:
-        assert self._pcontext is not None
-        handlers = self._pcontext.subprocess_handlers  # type: ignore[attr-defined]
-        return {local: handler.proc.poll() for local, handler in handlers.items()}
+        return {local: child.poll() for local, child in self._children.items()}
 
     def _forward(self, codes: Mapping[int, int | None]) -> None:
         """Pass the first signal on; from then on, or once a rank has left, the others have `grace` seconds."""
@@ -107,10 +143,9 @@ class Agent(LocalElasticAgent):
             self._deadline = time.monotonic() + self._grace
 
     def _signal_workers(self, number: signal.Signals, codes: Mapping[int, int | None]) -> None:
-        assert self._pcontext is not None
-        for local, pid in self._pcontext.pids().items():
+        for local, child in self._children.items():
             if codes[local] is None:
-                os.kill(pid, number)
+                os.kill(child.pid, number)
 
     def _stopped_early(self, codes: Mapping[int, int | None]) -> bool:
         """Whether all that happened is that the signal ended workers without a handler: ours, or one sent to all."""
@@ -171,8 +206,7 @@ class Agent(LocalElasticAgent):
                 failures.publish(store, failures.killed(ranks[local], code, self._log_tail(ranks[local])))
 
     def _failure(self, local: int, rank: int, code: int) -> Failure:
-        assert self._pcontext is not None
-        written = failures.read_error_file(self._pcontext.error_files[local])
+        written = failures.read_error_file(str(self._error_file(local)))
         if written is not None:
             return written
         make = failures.killed if code < 0 else failures.silent
@@ -192,22 +226,20 @@ class Agent(LocalElasticAgent):
 
     def _kill(self) -> None:
         """End every worker with all processes it started."""
-        if self._pcontext is None:
-            return
-        for pid in self._pcontext.pids().values():
-            try:
-                os.killpg(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        for child in self._children.values():
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:
         self._shutdown()
 
     def _shutdown(self, *arguments: object, **options: object) -> None:
         """End what still runs. Whoever may save has had its grace period by now."""
-        if self._pcontext is not None and any(code is None for code in self._codes().values()):
+        if None in self._codes().values():
             self._kill()
-            self._pcontext.close(signal.SIGKILL, 5)
+        deadline = time.monotonic() + _SETTLE
+        while None in self._codes().values() and time.monotonic() < deadline:
+            time.sleep(0.01)
 
     def _exit_barrier(self) -> None:
         self._meeting.leave(patience=60.0)

@@ -99,6 +99,11 @@ def attempt_store(store: Store, place: Place) -> Store:
     return PrefixStore(f"gradwire/attempt-{place.restart}", store)
 
 
+def use_threads(environ: Mapping[str, str]) -> None:
+    """Compute with as many threads as OMP_NUM_THREADS says, whatever it said when torch was loaded."""
+    torch.set_num_threads(int(environ["OMP_NUM_THREADS"].split(",")[0]))
+
+
 def choose_device(wanted: str, local_rank: int) -> torch.device:
     """The device of a rank: `auto` takes the GPU with its local rank where there are GPUs.
 

@@ -17,6 +17,7 @@ from gradwire.trainer.launch.environment import ROUND
 from gradwire.trainer.launch.errors import HostsGoneError, RunOverError, StoppedBeforeStart
 from gradwire.trainer.launch.exit_codes import ExitCode
 from gradwire.trainer.launch.failure import Failure
+from gradwire.trainer.launch.fork_server import ForkServer
 from gradwire.trainer.launch.signals import ControllerSignals
 
 
@@ -57,13 +58,14 @@ class ElasticAgent(Agent):
         self,
         spec: WorkerSpec,
         meeting: Company,
+        ranks: ForkServer,
         error_files: str,
         signals: ControllerSignals,
         grace: float,
         log_tail: Callable[[int], str],
         say: Callable[[str], None],
     ) -> None:
-        super().__init__(spec, meeting, error_files, signals, grace, log_tail, say)  # type: ignore[arg-type]
+        super().__init__(spec, meeting, ranks, error_files, signals, grace, log_tail, say)  # type: ignore[arg-type]
         self._asked = False  # whether the workers of this round were asked to save, for the next one
 
     def take_part(self) -> None:

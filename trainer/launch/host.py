@@ -12,6 +12,7 @@ import threading
 
 from gradwire.trainer.launch.environment import Controller
 from gradwire.trainer.launch.errors import LaunchError, StoppedBeforeStart
+from gradwire.trainer.launch.fork_server import ForkServer
 from gradwire.trainer.launch.job import Job
 from gradwire.trainer.launch.local import launch
 from gradwire.trainer.launch.signals import ControllerSignals
@@ -39,7 +40,8 @@ def main() -> int:
         told = json.loads(sys.stdin.readline())
         threading.Thread(target=_end_with_input, daemon=True).start()
         controller = Controller(told["hosts"], told["host"], told["endpoint"])
-        return launch(Job.from_json(told["job"]), controller, signals, tuple(told["program"]))
+        with ForkServer() as ranks:
+            return launch(Job.from_json(told["job"]), controller, signals, ranks, tuple(told["program"]))
     except (LaunchError, StoppedBeforeStart) as error:
         sys.stderr.write(f"{error}\n")
         return int(error.exit_code)

@@ -13,6 +13,7 @@ from gradwire.trainer.launch import run_directory
 from gradwire.trainer.launch.claim import hold, in_use
 from gradwire.trainer.launch.environment import CONTROLLER, Controller, cores, set_threads
 from gradwire.trainer.launch.errors import LaunchError, PlacementError, StoppedBeforeStart
+from gradwire.trainer.launch.fork_server import ForkServer
 from gradwire.trainer.launch.hosts import Hosts
 from gradwire.trainer.launch.job import Job
 from gradwire.trainer.launch.logs import log_file, tail
@@ -88,13 +89,16 @@ def count_processes(wanted: int | str, device: str) -> int:
     return min(2, cores())
 
 
-def launch(job: Job, controller: Controller, signals: ControllerSignals, program: tuple[str, ...] = WORKER) -> int:
+def launch(
+    job: Job, controller: Controller, signals: ControllerSignals, ranks: ForkServer, program: tuple[str, ...] = WORKER
+) -> int:
     """Run a job on this host's workers and say how it went.
 
     Args:
         job: The composed and validated job.
         controller: What an outer launcher says about this host.
         signals: What this process is told, installed already.
+        ranks: Starts the workers.
         program: The workers' program, as Python's own arguments.
 
     Returns:
@@ -108,7 +112,7 @@ def launch(job: Job, controller: Controller, signals: ControllerSignals, program
         job = job.at(run_directory.create(job.config, job.overrides))
     release = _open(job) if host.hosts.most == 1 else lambda: None
     try:
-        outcome, run_dir = _run(job, host, signals, program)
+        outcome, run_dir = _run(job, host, signals, ranks, program)
     except LaunchError as error:
         ours = job.run_dir is not None and job.mode == "train" and run_directory.begun(job.run_dir)
         if job.run_dir is not None and ours and (host.hosts.most == 1 or not in_use(job.run_dir)):
@@ -154,7 +158,7 @@ def _close(job: Job, run_dir: Path | None, outcome: "Outcome") -> None:
 
 
 def _run(
-    job: Job, host: HostPlan, signals: ControllerSignals, program: tuple[str, ...]
+    job: Job, host: HostPlan, signals: ControllerSignals, ranks: ForkServer, program: tuple[str, ...]
 ) -> tuple["Outcome", Path | None]:
     """Meet the other hosts, run the agent, show the first failure."""
     from torch.distributed.elastic.agent.server.api import WorkerSpec
@@ -185,12 +189,12 @@ def _run(
             role="worker",
             local_world_size=host.processes,
             rdzv_handler=meeting,
-            entrypoint=sys.executable,
-            args=(*program, "--job", str(path)),
+            entrypoint=program[0],
+            args=(*program[1:], "--job", str(path)),
             max_restarts=0 if host.hosts.elastic else host.restarts,  # else the leader counts
             monitor_interval=0.1,
         )
-        told = (session, signals, host.grace, log_tail, say)
+        told = (ranks, session, signals, host.grace, log_tail, say)
         agent: Agent
         if isinstance(meeting, Meeting):
             agent = Agent(spec, meeting, *told)

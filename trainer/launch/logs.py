@@ -86,7 +86,7 @@ def redirect(path: Path, rank: int) -> tuple[TextIO, TextIO]:
     return screens[0], screens[1]
 
 
-def tail(path: Path, lines: int = 25) -> str:
+def tail(path: Path, lines: int = 40) -> str:
     """The last lines of a log, for a rank that could not say itself what happened to it."""
     try:
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 
 from gradwire.trainer.launch.environment import Place, detect, set_threads
+from gradwire.trainer.launch.fork_server import ForkServer
 from gradwire.trainer.launch.job import Job
 from gradwire.trainer.launch.local import WORKER, launch
 from gradwire.trainer.launch.signals import ControllerSignals
@@ -30,9 +31,10 @@ def start(prepare: Callable[[], Job], program: tuple[str, ...] = WORKER, body: B
         serve(who, prepare, body)
     signals = ControllerSignals()
     signals.install()
-    job = prepare()
-    if job.config["launch"]["engine"] == "ray":
-        from gradwire.trainer.launch.ray_cluster import launch_on_ray
+    with ForkServer() as ranks:
+        job = prepare()
+        if job.config["launch"]["engine"] != "ray":
+            return launch(job, who, signals, ranks, program)
+    from gradwire.trainer.launch.ray_cluster import launch_on_ray
 
-        return launch_on_ray(job, signals, program)
-    return launch(job, who, signals, program)
+    return launch_on_ray(job, signals, program)

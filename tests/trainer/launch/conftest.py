@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from benchmarks.processes import ranks_below
 from tests.trainer.launch import slurm_cluster
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -61,7 +62,7 @@ class Command:
             time.sleep(0.05)
 
     def workers(self) -> list[psutil.Process]:
-        return [each for each in psutil.Process(self.process.pid).children(recursive=True) if is_worker(each)]
+        return ranks_below(self.process.pid)
 
     @property
     def run_dir(self) -> Path:
@@ -87,13 +88,6 @@ class Command:
                     child.send_signal(signal.SIGKILL)
         self._out.close()
         self._err.close()
-
-
-def is_worker(process: psutil.Process) -> bool:
-    try:
-        return "--job" in process.cmdline()
-    except psutil.Error:
-        return False
 
 
 def job(updates: int = 5, plan: dict[str, str] | None = None, launch: dict[str, Any] | None = None, **more: Any) -> str:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from benchmarks.exact_resume import Case, differences, final_state, finish, lines, losses, train
+from benchmarks.processes import ranks_below
 from gradwire.checkpoint import Checkpointer
 from gradwire.trainer.launch import ray_cluster
 from gradwire.trainer.launch.job import Job
@@ -100,7 +101,7 @@ def test_an_exception_ends_the_run_with_1_and_is_shown_once(cluster, start):
 def test_agents_and_ranks_go_with_the_command(cluster, start):
     command = start(launch=on(cluster), updates=1000, pause=0.05, env=QUIET)
     command.wait_for("update 2")
-    ours = processes("ray::HostAgent") + processes("--job")
+    ours = processes("ray::HostAgent") + ranks_below(os.getpid())
     assert len(ours) == 4
     command.process.kill()
     _, alive = psutil.wait_procs(ours, timeout=30)
@@ -120,7 +121,7 @@ def test_a_killed_rank_and_a_lost_node_are_replaced_and_the_run_ends_in_the_same
     process = documented(RUNNING, *options, RAY_ADDRESS=cluster.address)
     wait_for(20, folder, process)
     assert len(processes("ray::HostAgent")) == 2
-    processes("--job")[0].send_signal(signal.SIGKILL)
+    ranks_below(os.getpid())[0].send_signal(signal.SIGKILL)
     wait_for(60, folder, process)
     cluster.remove_node(cluster.list_all_nodes()[-1])  # its agent goes with it, and both hosts fit on the other node
     output = finish(process)
