@@ -219,6 +219,7 @@ def settings_of(config: Node) -> Settings:
         noise_scale_every=duration(config["noise_scale"]["every"]),
         noise_scale_decay=config["noise_scale"]["decay"],
         max_time=seconds(run["max_time"]),
+        stop_at=duration(run["stop_at"]),
     )
 
 

@@ -124,7 +124,7 @@ class _Survey:
             build_plan(config, data, allow),
             loss=component(config["loss"], allow) if config["loss"] else None,
             strategy=build_strategy(measured_as(config), context, allow),
-            settings=replace(settings, noise_scale_every=None, max_time=None),
+            settings=replace(settings, noise_scale_every=None, max_time=None, stop_at=None),
             stop_requested=lambda: context.stop.requested or self.trainer.clock.updates + 1 >= self._updates,
             beat=context.watchdog.beat,
         )

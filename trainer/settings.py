@@ -42,6 +42,7 @@ class Settings:
         noise_scale_every: Between measurements of the gradient noise scale; None where only the plan may need it.
         noise_scale_decay: Weight that the past keeps in its averages at each measurement.
         max_time: Wall-clock seconds after which the run saves and stops as if preempted.
+        stop_at: Where the run evaluates, saves and stops as if preempted; None is the end of the plan.
     """
 
     seed: int = 0
@@ -65,6 +66,7 @@ class Settings:
     noise_scale_every: Duration | None = None
     noise_scale_decay: float = 0.95
     max_time: float | None = None
+    stop_at: Duration | None = None
 
 
 @dataclass(frozen=True)

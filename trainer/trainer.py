@@ -31,7 +31,7 @@ from gradwire.trainer.settings import Result, Run, Settings, Status
 from gradwire.trainer.state import capture, put_back, put_back_model
 from gradwire.trainer.strategies import Single, Strategy
 from gradwire.trainer.times import Times
-from gradwire.trainer.triggers import Every, WallClock
+from gradwire.trainer.triggers import Every, Until, WallClock
 from gradwire.trainer.update import Outcome, Updater
 from gradwire.trainer.writing import Scoring, TextSamples, Writing
 
@@ -104,6 +104,7 @@ class Trainer:
         self.updater = self._build_updater(stop_requested)
         self._evaluator = self._build_evaluator(data, samples, scoring, stop_requested)
         self._end_clock = WallClock(settings.max_time)
+        self._stop_at = Until(settings.stop_at, plan)
         self._evaluate_every = Every(settings.evaluate_every, plan)
         self._check_every = Every(settings.check_replicas_every, plan)
         measure_every = settings.noise_scale_every or (EVERY if plan.measures else None)
@@ -213,6 +214,10 @@ class Trainer:
             at_start = self.clock.updates == 0 and self.settings.evaluate_every is not None
             if at_start or self.pending is not None:
                 self._complete(self.pending or {}, evaluate=True)
+            if self._stops():
+                told = "run.stop_at=%s is behind update %d: go on with another, or null"
+                log.warning(told, self.settings.stop_at, self.clock.updates)
+                return "preempted"
             self._note_choices()
             micro = self._micro_batch()
             self._prepare_measuring(micro)
@@ -285,12 +290,16 @@ class Trainer:
             self._judge_codecs(before, outcome)
             changed = self._decide(self.measuring.take(outcome.norms), batch.step)
             self._after_update(before, batch.step, outcome)
-            if outcome.stop and not self.plan.finished(self.clock):
+            if (outcome.stop and not self.plan.finished(self.clock)) or self._stops():
                 return "preempted"
             if changed:
                 return None
             self._beat("data", self.clock.updates)
         return "done"
+
+    def _stops(self) -> bool:
+        """Whether the run is where it is to stop, before its end."""
+        return self._stop_at.passed(self.clock) and not self.plan.finished(self.clock)
 
     def _decide(self, noise_scale: float | None, step: Step) -> bool:
         """Let a plan that measures take in the noise scale; whether that changed it."""
@@ -328,8 +337,9 @@ class Trainer:
         last = self.plan.finished(self.clock)
         if last:
             self.strategy.conclude()
-        record = self._measure(step, outcome) if self._log_due() or last else {}
-        evaluate = self._evaluate_every.due(before, self.clock) or (last and self.settings.evaluate_every is not None)
+        ends = last or self._stops()
+        record = self._measure(step, outcome) if self._log_due() or ends else {}
+        evaluate = self._evaluate_every.due(before, self.clock) or (ends and self.settings.evaluate_every is not None)
         self._complete(record, evaluate=evaluate)
         if self._check_every.due(before, self.clock):
             self.strategy.synchronize_buffers(self.model)  # running statistics are each rank's own until then

@@ -38,6 +38,23 @@ class Every:
         return end // self._interval > start // self._interval
 
 
+class Until:
+    """A place in the run; a pure function of the clock whether it is passed.
+
+    Args:
+        place: Any Duration but wall-clock time; None is never passed.
+        plan: Converts epochs, tokens and per cents into samples.
+    """
+
+    def __init__(self, place: Duration | None, plan: Plan) -> None:
+        self._updates = place is not None and place.unit == "updates"
+        self._place = None if place is None else place.amount if self._updates else plan.to_samples(place)
+
+    def passed(self, clock: Clock) -> bool:
+        """Whether the clock is there, or beyond."""
+        return self._place is not None and (clock.updates if self._updates else clock.samples) >= self._place
+
+
 class WallClock:
     """Due once each time an interval of wall-clock time has passed since the last time it was.
 

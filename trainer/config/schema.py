@@ -50,6 +50,8 @@ class RunSection:
         log_every: Updates between lines of metrics.
         check_replicas: Between comparisons of the ranks' weights, bit by bit; null compares never.
         max_time: Wall-clock time after which the run saves and stops as if preempted.
+        stop_at: Where the run evaluates, saves and stops as if preempted, to go on another time: its plan is still that
+            of the whole length. Null is the end.
     """
 
     name: str
@@ -59,6 +61,7 @@ class RunSection:
     log_every: Annotated[int, Range(ge=1)] = 10
     check_replicas: Annotated[Duration, Measured("progress")] | None = None
     max_time: Annotated[Duration, Measured("wall-clock")] | None = None
+    stop_at: Annotated[Duration, Measured("progress")] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

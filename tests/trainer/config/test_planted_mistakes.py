@@ -115,6 +115,7 @@ WRONG_VALUES = [
     Planted("run.length=200 steps", "run.length", "did you mean '200 updates'?"),
     Planted("run.length=10 minutes", "run.length", "found minutes"),
     Planted("run.max_time=10 updates", "run.max_time", "must be wall-clock time"),
+    Planted("run.stop_at=1 minute", "run.stop_at", "found minutes"),
     Planted("lr.warmup=0.1", "lr.warmup", "is not a duration"),
     Planted("optimizer.lr=-1", "optimizer.lr", "Invalid learning rate"),
     Planted("data.context", "", "expected KEY=VALUE"),
