@@ -1,4 +1,5 @@
-"""One trial in the hands of a controller: launched, watched, ended early or launched again, until it has a result."""
+"""One trial in the hands of a controller: launched, watched, ended early or launched again, until it has a result, or
+waits at a rung."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,9 +9,10 @@ from gradwire.trainer.launch.logs import tail
 from gradwire.trainer.sweep.definition import Definition
 from gradwire.trainer.sweep.executors.base import Executor, Launch, Running
 from gradwire.trainer.sweep.ledger import Ledger
-from gradwire.trainer.sweep.objectives import METRICS, SECONDS, history, last_update, metrics_of
+from gradwire.trainer.sweep.objectives import METRICS, SECONDS, history, last_sample, last_update, metrics_of
 from gradwire.trainer.sweep.pruners import Pruner
 from gradwire.trainer.sweep.result import Result
+from gradwire.trainer.sweep.stage import WHOLE, Pause, Stage
 from gradwire.trainer.sweep.trial import OUTPUT, Trial, status_of_run
 
 _VAIN = 3  # launches in a row that were killed or stopped by others before their run got on
@@ -26,6 +28,7 @@ class Attempt:
         ledger: The sweep's.
         executor: Where it runs.
         pruner: What may end it early; None ends nothing.
+        stage: The part of it that is to be done.
         slot: Which of the places it takes.
         release: Lets go of the trial.
     """
@@ -38,17 +41,19 @@ class Attempt:
         ledger: Ledger,
         executor: Executor,
         pruner: Pruner | None,
+        stage: Stage,
         slot: int,
         release: Callable[[], None],
     ) -> None:
         self.trial, self.values, self.slot, self.release = trial, values, slot, release
         self._definition, self._ledger, self._executor, self._pruner = definition, ledger, executor, pruner
+        self._stage = stage
         self._running: Running | None = None
         self._run = 0
         self._stopped = False
         self._judged = max(ledger.trial(trial.number).intermediate_values, default=0)  # a verdict may have been missed
         self._updates: tuple[int, int] = (-1, 0)  # where the run was at its last launch, and launches in vain since
-        self._total: int | None = None
+        self._totals: dict[Stage, int] = {}
         self._size = -1  # of the first run's metrics
 
     @property
@@ -67,14 +72,12 @@ class Attempt:
         if self._running is not None:
             self._running.kill()
 
-    def advance(self) -> Result | None:
-        """Do what there is to do; the result once there is one and nothing runs any more."""
+    def advance(self) -> Result | Pause | None:
+        """Do what there is to do; the outcome once there is one and nothing runs any more."""
         code = None if self._running is None else self._running.poll()
-        verdict = Result.read(self.trial.folder) or self._judge()  # of what an earlier controller did not see as well
+        verdict = self._known() or self._judge()  # of what an earlier controller did not see as well
         if self._running is None:
-            if verdict is None and not self._stopped:
-                self._launch()
-            return verdict
+            return verdict or (None if self._stopped else self._launch())
         if code is None:
             if verdict is not None and not self._stopped:
                 self.stop()
@@ -83,13 +86,15 @@ class Attempt:
         self.trial.note_end(self._run, code)
         return verdict or self._ended(code)
 
-    def _launch(self) -> None:
-        """Launch the first run that is not done, or wait for what an earlier controller left running."""
-        done = [status_of_run(run_dir).get("status") == "done" for run_dir in self.trial.runs]
-        if all(done):
-            self._conclude()
-            return
-        self._run = done.index(False)
+    def _known(self) -> Result | Pause | None:
+        return Result.read(self.trial.folder) or Pause.read(self.trial.folder, self._stage.index)
+
+    def _launch(self) -> Result | Pause | None:
+        """Launch the first run that is not where it should be, or wait for what an earlier controller left running."""
+        over = [self._is_over(run_dir) for run_dir in self.trial.runs]
+        if all(over):
+            return self._conclude()
+        self._run = over.index(False)
         run_dir = self.trial.runs[self._run]
         run_dir.mkdir(parents=True, exist_ok=True)
         launch = self._launch_of(self._run)
@@ -100,10 +105,18 @@ class Attempt:
             self._updates = (now, vain + 1 if now == before else 0)
             self.trial.note_start(self._run)
             self._running = self._executor.start(launch, self.slot, self._definition.parallel)
+        return None
+
+    def _is_over(self, run_dir: Path) -> bool:
+        """Whether a run has done this part of it: it ended there by itself, so what it saved is of there."""
+        status = status_of_run(run_dir).get("status")
+        if status != "preempted" or self._stage.until is None:
+            return status == "done"
+        return last_sample(run_dir) >= self._samples(self._stage)
 
     def _launch_of(self, run: int) -> Launch:
         return Launch(
-            overrides=tuple(self._definition.overrides_of(self.trial, self.values, run)),
+            overrides=tuple(self._definition.overrides_of(self.trial, self.values, run, self._stage)),
             config_dir=self._definition.config_dir,
             run_dir=self.trial.runs[run],
             output=self.trial.folder / OUTPUT,
@@ -120,7 +133,7 @@ class Attempt:
         for evaluation, measured in list(enumerate(found))[self._judged :]:
             reported = self._ledger.report(self.trial.number, evaluation, measured.value)
             self._judged = evaluation + 1
-            if self._pruner is None or measured.samples >= self._samples():
+            if self._pruner is None or measured.samples >= self._samples(WHOLE):
                 continue
             if self._pruner.behind(self._ledger.study, reported):
                 return self._write(Result("pruned", [], [], measured.update, self.trial.seconds()))
@@ -135,15 +148,16 @@ class Attempt:
         before, self._size = self._size, size
         return size != before
 
-    def _samples(self) -> int:
-        """Samples of the whole run."""
-        if self._total is None:
-            self._total = self._definition.total_samples(self.trial.runs[0])
-        return self._total
+    def _samples(self, stage: Stage) -> int:
+        """Samples of a run by the end of a part of it."""
+        if stage not in self._totals:
+            self._totals[stage] = self._definition.samples(self.trial.runs[0], stage)
+        return self._totals[stage]
 
-    def _ended(self, code: int) -> Result | None:
+    def _ended(self, code: int) -> Result | Pause | None:
         """What a launch that ended by itself means."""
-        if code == ExitCode.DONE:
+        over = code == ExitCode.PREEMPTED and self._is_over(self.trial.runs[self._run])
+        if code == ExitCode.DONE or over:
             return self._conclude() if self._run == len(self.trial.runs) - 1 else None
         if self._stopped:
             return None  # the sweep is being stopped: the trial goes on another time
@@ -158,21 +172,27 @@ class Attempt:
         ending = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         return f"{ending}: {lines[-1].strip()}" if lines else ending
 
-    def _conclude(self) -> Result:
-        """The result of a trial all of whose runs are done."""
+    def _conclude(self) -> Result | Pause:
+        """What comes of a trial all of whose runs have done this part: it waits, or has its result."""
         values = []
         for objective in self._ledger.objectives:
             measured = [self._values(run_dir, objective.metric) for run_dir in self.trial.runs]
             if not all(measured):
-                return self._failed(f"never reported {objective.metric}, which sweep.objective names{self._known()}")
+                return self._failed(f"never reported {objective.metric}, which sweep.objective names{self._reported()}")
             values.append(sum(objective.of(each) for each in measured) / len(measured))
         if any(value != value for value in values):
             return self._failed("the objective is NaN")
+        if not self._stage.last:
+            pause = Pause(self._stage.index, self._reached(), values[0])
+            pause.write(self.trial.folder)
+            return pause
         excesses = []
         for constraint in self._ledger.constraints:
             measured = [self._values(run_dir, constraint.metric) for run_dir in self.trial.runs]
             if not all(measured):
-                return self._failed(f"never reported {constraint.metric}, which sweep.constraints names{self._known()}")
+                return self._failed(
+                    f"never reported {constraint.metric}, which sweep.constraints names{self._reported()}"
+                )
             excesses.append(constraint.excess(sum(each[-1] for each in measured) / len(measured)))
         return self._write(Result("complete", values, excesses, self._reached(), self.trial.seconds()))
 
@@ -181,7 +201,7 @@ class Attempt:
             return [self.trial.seconds() / len(self.trial.runs)]
         return [measured.value for measured in history(run_dir, metric)]
 
-    def _known(self) -> str:
+    def _reported(self) -> str:
         return f"; its runs report {', '.join(sorted(metrics_of(self.trial.runs[0]))) or 'nothing'}"
 
     def _failed(self, reason: str) -> Result:

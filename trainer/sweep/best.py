@@ -50,7 +50,7 @@ def _config(definition: Definition, trial: int) -> dict[str, Any]:
 
     stored = yaml.safe_load((definition.trial(trial).runs[0] / CONFIG).read_text())
     config = {key: value for key, value in stored.items() if key not in _OURS}
-    config["run"] = {**config["run"], "name": definition.name, "dir": None, "seed": definition.seed}
+    config["run"] = {**config["run"], "name": definition.name, "dir": None, "seed": definition.seed, "stop_at": None}
     if definition.wandb:
         config["logger"]["wandb"]["group"] = None
     return config

@@ -16,8 +16,9 @@ from gradwire.trainer.launch.signals import ControllerSignals
 from gradwire.trainer.sweep.attempt import Attempt
 from gradwire.trainer.sweep.definition import Definition
 from gradwire.trainer.sweep.errors import TooManyFailuresError
-from gradwire.trainer.sweep.ledger import Ledger
+from gradwire.trainer.sweep.ledger import Ledger, rungs_of
 from gradwire.trainer.sweep.result import Result
+from gradwire.trainer.sweep.stage import Pause, Stage
 from gradwire.trainer.sweep.trial import Trial
 
 _PAUSE = 0.2  # seconds between two looks at what runs
@@ -31,8 +32,8 @@ class Watcher(Protocol):
     def began(self, attempt: Attempt) -> None:
         """A trial was taken in hand."""
 
-    def ended(self, attempt: Attempt, result: Result) -> None:
-        """A trial has a result."""
+    def ended(self, number: int, outcome: Result | Pause) -> None:
+        """A trial has a result, or waits at a rung."""
 
     def look(self) -> None:
         """Some time has passed."""
@@ -51,7 +52,7 @@ class Controller:
     def __init__(self, definition: Definition, ledger: Ledger, signals: ControllerSignals, watcher: Watcher) -> None:
         self._definition, self._ledger, self._signals, self._watcher = definition, ledger, signals, watcher
         self._sampler, self._pruner = definition.component("sampler"), definition.component("pruner")
-        self._executor = definition.component("executor")
+        self._executor, self._ladder = definition.component("executor"), definition.ladder()
         self._trials = definition.trials()
         self._attempts: dict[int, Attempt] = {}
 
@@ -90,12 +91,18 @@ class Controller:
         """Let all trials get on; whether one has ended."""
         before = len(self._attempts)
         for number, attempt in list(self._attempts.items()):
-            result = attempt.advance()
-            if result is not None:
-                self._ledger.close(number, result)
+            outcome = attempt.advance()
+            if outcome is not None:
+                self._enter(number, outcome)
                 self._let_go(attempt)
-                self._watcher.ended(attempt, result)
+                self._watcher.ended(number, outcome)
         return len(self._attempts) < before
+
+    def _enter(self, number: int, outcome: Result | Pause) -> None:
+        if isinstance(outcome, Pause):
+            self._ledger.pause(number, outcome.value)
+        else:
+            self._ledger.close(number, outcome)
 
     def _let_go(self, attempt: Attempt) -> None:
         del self._attempts[attempt.trial.number]
@@ -122,6 +129,7 @@ class Controller:
                     return
                 trial, release = taken
                 values = self._ledger.fill(trial.number, self._sampler, self._definition.section["seed"])
+                stage = self._stage(trial.number)
             trial.describe(values, self._definition.space.overrides(values))
             self._attempts[trial.number] = attempt = Attempt(
                 trial,
@@ -130,16 +138,23 @@ class Controller:
                 self._ledger,
                 self._executor,
                 self._pruner,
+                stage,
                 self._free_slot(),
                 release,
             )
             self._watcher.began(attempt)
 
     def _take(self) -> tuple[Trial, Callable[[], None]] | None:
-        """A trial without a result that is this controller's from now on; None where there is none left."""
+        """A trial without a result that is this controller's from now on; None where there is none left.
+
+        Those that were promoted come first, so that what is known to be good is known better.
+        """
+        promoted = self._settled()
         trials = self._ledger.trials()
-        for each in trials:
+        for each in sorted(trials, key=lambda trial: trial.number not in promoted):
             if each.state.is_finished() or each.number in self._attempts:
+                continue
+            if rungs_of(each) and each.number not in promoted:
                 continue
             trial = self._definition.trial(each.number)
             if (release := trial.hold()) is not None:
@@ -152,6 +167,31 @@ class Controller:
         while (release := trial.hold()) is None:  # somebody looks whether it is held
             time.sleep(0.01)
         return trial, release
+
+    def _settled(self) -> set[int]:
+        """The trials that go on from the rung at which they waited; those that are behind are ended here."""
+        if self._ladder is None:
+            return set()
+        minimize = self._ledger.objectives[0].direction == "minimize"
+        verdicts = self._ladder.verdicts(self._ledger.climbs(), self._trials, minimize=minimize)
+        for number in (number for number, promoted in verdicts.items() if not promoted):
+            self._end(self._definition.trial(number))
+        return {number for number, promoted in verdicts.items() if promoted}
+
+    def _end(self, trial: Trial) -> None:
+        """Prune a trial that waits; whoever holds it at this moment only looks."""
+        pause = Pause.read(trial.folder, len(rungs_of(self._ledger.trial(trial.number))) - 1)
+        assert pause is not None, "a rung that is in the ledger was written into the folder before"
+        result = Result("pruned", [], [], pause.update, trial.seconds())
+        result.write(trial.folder)
+        self._ledger.close(trial.number, result)
+        self._watcher.ended(trial.number, result)
+
+    def _stage(self, number: int) -> Stage:
+        """The part of a trial that is to be done next."""
+        rungs = () if self._ladder is None else self._ladder.rungs(number)
+        passed = len(rungs_of(self._ledger.trial(number)))
+        return Stage(passed, rungs[passed], last=False) if passed < len(rungs) else Stage(passed)
 
     def _free_slot(self) -> int:
         taken = {attempt.slot for attempt in self._attempts.values()}

@@ -13,8 +13,11 @@ from gradwire.trainer.config.overrides import read_overrides
 from gradwire.trainer.config.sources import Sources
 from gradwire.trainer.launch.run_directory import CONFIG
 from gradwire.trainer.sweep.errors import SweepExistsError, SweepNotFoundError
+from gradwire.trainer.sweep.ladder import Ladder
 from gradwire.trainer.sweep.objectives import Constraint, Objective, constraints_of, objectives_of
+from gradwire.trainer.sweep.pruners import Pruner
 from gradwire.trainer.sweep.space import Space, restored
+from gradwire.trainer.sweep.stage import WHOLE, Stage
 from gradwire.trainer.sweep.trial import Trial
 
 FILE = "sweep.json"
@@ -83,32 +86,40 @@ class Definition:
         """How many trials the sweep has altogether."""
         limit, wanted = self.component("sampler").limit(self.space), self.section["trials"]
         known = [number for number in (limit, wanted) if number is not None]
-        return min(known) if known else _DEFAULT_TRIALS
+        ladder = self.ladder()
+        return min(known) if known else _DEFAULT_TRIALS if ladder is None else ladder.trials
+
+    def ladder(self) -> Ladder | None:
+        """The rungs at which trials wait, where there are some."""
+        pruner: Pruner | None = self.component("pruner")
+        return None if pruner is None else pruner.ladder()
 
     def trial(self, number: int) -> Trial:
         """A trial's folder."""
         return Trial.of(self.directory, number, self.seeds)
 
-    def overrides_of(self, trial: Trial, values: Mapping[str, Any], run: int) -> list[str]:
-        """The overrides that a run of a trial is launched with."""
+    def overrides_of(self, trial: Trial, values: Mapping[str, Any], run: int, stage: Stage = WHOLE) -> list[str]:
+        """The overrides that a run of a trial is launched with for a part of it."""
         suffix = f"{trial.number}" if self.seeds == 1 else f"{trial.number}-{run}"
         own = [f"run.dir={quoted(str(trial.runs[run]))}", f"run.name={quoted(f'{self.name}-{suffix}')}"]
         if self.seeds > 1:
             own.append(f"run.seed={self.seed + run}")
+        if stage.stop_at is not None:
+            own.append(f"run.stop_at={stage.stop_at}")
         if self.wandb:
             own.append(f"logger.wandb.group={quoted(self.study)}")
         if self.allow_targets:
             own.append(f"allow_targets=[{','.join(map(quoted, self.allow_targets))}]")
         return [*self.overrides, *self.space.overrides(values), *own]
 
-    def total_samples(self, run_dir: Path) -> int:
-        """The samples of a run's whole plan."""
+    def samples(self, run_dir: Path, stage: Stage = WHOLE) -> int:
+        """The samples that a run has seen at the end of a part; of its whole plan where that is its end."""
         import yaml  # type: ignore[import-untyped]
 
         from gradwire.trainer.plan_table import planned
 
         config = yaml.safe_load((run_dir / CONFIG).read_text())
-        return planned(config, self.allow_targets).plan.total_samples
+        return planned(config, self.allow_targets).plan.to_samples(stage.stop_at or "100%")
 
     def write(self) -> None:
         """Begin the sweep: make its folder, and write the definition there unless another one is there.

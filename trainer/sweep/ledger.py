@@ -6,8 +6,9 @@ What a trial did is in its folder; the ledger says which numbers there are, and 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from gradwire.trainer.sweep.ladder import Climb
 from gradwire.trainer.sweep.objectives import Constraint, Objective
 from gradwire.trainer.sweep.result import Result
 from gradwire.trainer.sweep.samplers import Asked, Sampler
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.study import Study
     from optuna.trial import FrozenTrial
+
+_RUNGS = "rungs"  # an attribute of trials that were judged on the way: their values at each rung
+_CLIMBS: Mapping[str, Literal["open", "pruned"]] = {"RUNNING": "open", "PRUNED": "pruned"}
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,16 @@ class Ledger:
             self.storage.set_trial_intermediate_value(self._id(number), evaluation, value)
             return self.storage.get_trial(self._id(number))
 
+    def pause(self, number: int, value: float) -> None:
+        """Write down what a trial is judged by at the next rung that it has reached."""
+        with reachable(self.place):
+            values = [*rungs_of(self.storage.get_trial(self._id(number))), value]
+            self.storage.set_trial_user_attr(self._id(number), _RUNGS, values)
+
+    def climbs(self) -> list[Climb]:
+        """How far each trial has come, by number."""
+        return [Climb(each.number, rungs_of(each), _CLIMBS.get(each.state.name, "over")) for each in self.trials()]
+
     def close(self, number: int, result: Result) -> None:
         """Write down how a trial ended; nothing happens where that is known already."""
         from optuna.trial import TrialState
@@ -147,6 +161,11 @@ class Ledger:
         pairs = list(zip(self.objectives, left.values or (), right.values or (), strict=False))
         worse = any(objective.better(there, here) for objective, here, there in pairs)
         return not worse and any(objective.better(here, there) for objective, here, there in pairs)
+
+
+def rungs_of(trial: "FrozenTrial") -> tuple[float, ...]:
+    """What a trial was judged by at each rung that it has reached."""
+    return tuple(trial.user_attrs.get(_RUNGS, ()))
 
 
 def _feasible(trial: "FrozenTrial") -> bool:

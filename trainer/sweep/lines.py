@@ -5,6 +5,7 @@ from gradwire.trainer.sweep.attempt import Attempt
 from gradwire.trainer.sweep.definition import Definition
 from gradwire.trainer.sweep.ledger import Ledger
 from gradwire.trainer.sweep.result import Result
+from gradwire.trainer.sweep.stage import Pause
 from gradwire.trainer.sweep.standing import number
 
 
@@ -23,16 +24,18 @@ class Lines:
         """A trial was taken in hand."""
         say(f"trial {attempt.trial.number:<4} {' '.join(self._definition.space.overrides(attempt.values))}")
 
-    def ended(self, attempt: Attempt, result: Result) -> None:
-        """A trial has a result."""
-        say(f"trial {attempt.trial.number:<4} {told(result, self._ledger)}")
+    def ended(self, number: int, outcome: Result | Pause) -> None:
+        """A trial has a result, or waits."""
+        say(f"trial {number:<4} {told(outcome, self._ledger)}")
 
     def look(self) -> None:
         """Nothing is shown meanwhile."""
 
 
-def told(result: Result, ledger: Ledger) -> str:
-    """A result in a line."""
+def told(result: Result | Pause, ledger: Ledger) -> str:
+    """An outcome in a line."""
+    if isinstance(result, Pause):
+        return f"waits at update {result.update}: {ledger.objectives[0].metric} {number(result.value)}"
     if result.state == "complete":
         values = zip(ledger.objectives, result.values, strict=True)
         return "  ".join(f"{objective.metric} {number(value)}" for objective, value in values)

@@ -108,6 +108,11 @@ def last_update(run_dir: Path) -> int:
     return max((int(record["update"]) for record in _records(run_dir) if "update" in record), default=0)
 
 
+def last_sample(run_dir: Path) -> int:
+    """The samples that a run had seen by the last line of its metrics; 0 where there is none."""
+    return max((int(record["samples"]) for record in _records(run_dir) if "samples" in record), default=0)
+
+
 def _records(run_dir: Path) -> list[dict[str, Any]]:
     try:
         content = (run_dir / METRICS).read_bytes()

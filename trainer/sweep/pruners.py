@@ -1,12 +1,14 @@
-"""What ends trials that are behind, by the evaluations of all trials.
+"""What ends trials that are behind.
 
-Evaluations are counted, the one before the first update being number 0: trials are compared where they have had equally
-many. A verdict is a function of the values in the study alone, so it is the same when it is asked for again.
+Most go by the evaluations of all trials while they run. Evaluations are counted, the one before the first update being
+number 0: trials are compared where they have had equally many. A verdict is a function of the values in the study
+alone, so it is the same when it is asked for again. Hyperband's trials wait at rungs instead.
 """
 
 from typing import TYPE_CHECKING, Annotated, Protocol
 
 from gradwire.trainer.config.range import Range
+from gradwire.trainer.sweep.ladder import Ladder
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -19,8 +21,18 @@ class Pruner(Protocol):
     def behind(self, study: "Study", trial: "FrozenTrial") -> bool:
         """Whether to end a trial after its last evaluation, which is in the study already."""
 
+    def ladder(self) -> Ladder | None:
+        """The rungs at which trials wait to be told whether they go on; None where they run through."""
 
-class Median:
+
+class _Watching:
+    """What pruners say that end trials while they run."""
+
+    def ladder(self) -> Ladder | None:
+        return None
+
+
+class Median(_Watching):
     """Ends a trial whose best value so far is worse than the median of the others at the same evaluation.
 
     Args:
@@ -36,7 +48,7 @@ class Median:
         return self._percentile.behind(study, trial)
 
 
-class Percentile:
+class Percentile(_Watching):
     """Ends a trial whose best value so far is not among the best of the others at the same evaluation.
 
     Args:
@@ -60,8 +72,38 @@ class Percentile:
         return bool(PercentilePruner(self._keep, self._startup, self._warmup).prune(study, trial))
 
 
-class SuccessiveHalving:
-    """Lets the best part of the trials pass each rung (Li 2020, arXiv 1810.05934); the first to arrive passes.
+class Hyperband:
+    """Successive halving in brackets, from many short trials to few long ones (Li 2018, arXiv 1603.06560).
+
+    At a rung a trial saves and waits until all of its bracket are there; the best of them go on from what they saved.
+
+    Args:
+        factor: Each rung lies this many times as far as the one below, and one trial in so many goes on from it.
+        rungs: Rungs of the first bracket: its trials wait at 1/factor^rungs of their run first. Each bracket has one
+            less than the one before it.
+        brackets: So many of them, over and over; null has them all, down to one whose trials run through.
+    """
+
+    def __init__(
+        self,
+        factor: Annotated[int, Range(ge=2)] = 3,
+        rungs: Annotated[int, Range(ge=1)] = 3,
+        brackets: Annotated[int, Range(ge=1)] | None = None,
+    ) -> None:
+        self._ladder = Ladder.hyperband(factor, rungs, brackets)
+
+    def behind(self, study: "Study", trial: "FrozenTrial") -> bool:
+        """Nothing ends between rungs."""
+        return False
+
+    def ladder(self) -> Ladder:
+        """The brackets."""
+        return self._ladder
+
+
+class SuccessiveHalving(_Watching):
+    """Lets the best part of the trials pass each rung (Li 2020, arXiv 1810.05934); the first to arrive passes, and
+    none waits.
 
     Args:
         first: Evaluation at which the first rung is.
@@ -91,7 +133,7 @@ class SuccessiveHalving:
         return rung == step
 
 
-class Patience:
+class Patience(_Watching):
     """Ends a trial that has not become better for a while.
 
     Args:

@@ -145,5 +145,7 @@ def _misfits(section: Mapping[str, Any], space: Space, valid: "Valid") -> Iterat
             yield mistake(f"constraints[{index}]", f"limits {each['metric']} in no way: give at_most or at_least")
     if section["seeds"] > 1 and any(each.key == "run.seed" for each in space.parameters):
         yield mistake("seeds", "averages over run.seed, which is swept as well: leave one of them out")
+    if valid.config["run"]["stop_at"] is not None:
+        yield Mistake("run.stop_at", valid.origins.of("run.stop_at"), "a trial's run goes to its end: leave it out")
     if valid.config["run"]["dir"] is not None:
         yield Mistake("run.dir", valid.origins.of("run.dir"), "each trial has a folder of its own, within sweep.dir")

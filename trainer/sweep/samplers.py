@@ -82,7 +82,14 @@ class _Plain:
 
 
 class Grid(_Plain):
-    """Every combination of all values, in order; the last parameter changes first."""
+    """Every combination of all values, in order; the last parameter changes first.
+
+    Args:
+        shuffle: Whether in an order that is drawn from the sweep's seed instead.
+    """
+
+    def __init__(self, shuffle: bool = False) -> None:
+        self._shuffle = shuffle
 
     def misfit(self, space: Space, objectives: int) -> str | None:
         """A grid needs parameters whose values can be counted out."""
@@ -97,7 +104,12 @@ class Grid(_Plain):
 
     def propose(self, asked: Asked) -> Proposal:
         """The point of the trial's number."""
-        return Proposal(asked.space.grid_point(asked.trial.number), {})
+        place = asked.trial.number
+        if self._shuffle:
+            import numpy as np
+
+            place = int(np.random.default_rng(asked.seed).permutation(asked.space.grid_size())[place])
+        return Proposal(asked.space.grid_point(place), {})
 
 
 class Random(_Plain):

@@ -10,6 +10,7 @@ from gradwire.trainer.sweep.attempt import Attempt
 from gradwire.trainer.sweep.definition import Definition
 from gradwire.trainer.sweep.ledger import Ledger
 from gradwire.trainer.sweep.result import Result
+from gradwire.trainer.sweep.stage import Pause
 from gradwire.trainer.sweep.standing import Standing, headings, rows, standings
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 _EVERY = 1.0  # seconds between two drawings
+_UNFINISHED = ("running", "paused", "open")
 _MOST = 15  # trials in the table: those under way, then the best, then the latest
 
 
@@ -49,8 +51,8 @@ class Screen:
         """A trial was taken in hand."""
         self._draw()
 
-    def ended(self, attempt: Attempt, result: Result) -> None:
-        """A trial has a result."""
+    def ended(self, number: int, outcome: Result | Pause) -> None:
+        """A trial has a result, or waits."""
         self._draw()
 
     def look(self) -> None:
@@ -83,8 +85,8 @@ def summary(trials: list[Standing], definition: Definition, ledger: Ledger) -> s
     """How many trials are where, and how long the rest may take."""
     planned = definition.trials()
     states = [each.state for each in trials]
-    counts = [(state, states.count(state)) for state in ("running", "open", "pruned", "failed")]
-    finished = len(states) - states.count("running") - states.count("open")
+    counts = [(state, states.count(state)) for state in (*_UNFINISHED, "pruned", "failed")]
+    finished = sum(state not in _UNFINISHED for state in states)
     parts = [f"{finished}/{planned} trials", *(f"{count} {state}" for state, count in counts if count)]
     times = [each.seconds for each in trials if each.seconds is not None]
     if times and finished < planned:
@@ -105,7 +107,7 @@ def _telling(trials: list[Standing], ledger: Ledger, most: int | None) -> list[S
         value = each.objectives[first.metric]
         known = each.state == "complete" and value is not None
         return (
-            each.state not in ("running", "open"),
+            each.state not in _UNFINISHED,
             not known,
             sign * value if known and value is not None else -each.number,
         )

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from gradwire.trainer.sweep.definition import Definition
-from gradwire.trainer.sweep.ledger import Ledger
+from gradwire.trainer.sweep.ledger import Ledger, rungs_of
 from gradwire.trainer.sweep.objectives import history, last_update
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ class Standing:
 
     Args:
         number: Its number.
-        state: `complete`, `pruned` or `failed`; `running` in a controller's hands; `open` where it waits for one.
+        state: `complete`, `pruned` or `failed`; `running` in a controller's hands; `paused` where it has reached
+            a rung and waits to go on; `open` where it waits for a controller.
         parameters: Its values.
         objectives: By metric its value; for trials that are not complete, the last value of the first run.
         constraints: By metric how far it is beyond the limit; zero or less is within.
@@ -54,7 +55,8 @@ def standings(definition: Definition, ledger: Ledger) -> list[Standing]:
 
 def _standing(trial: "FrozenTrial", definition: Definition, ledger: Ledger, best: bool) -> Standing:
     folder, noted = definition.trial(trial.number), trial.user_attrs
-    state = _STATES.get(trial.state.name) or ("running" if folder.held() else "open")
+    waiting = "paused" if rungs_of(trial) else "open"
+    state = _STATES.get(trial.state.name) or ("running" if folder.held() else waiting)
     return Standing(
         number=trial.number,
         state=state,

@@ -31,6 +31,9 @@ def ran(sweep: toy.Definition) -> list[list[str]]:
     return [(sweep.trial(n).folder / "ran").read_text().split() for n in range(len(toy.results(sweep)))]
 
 
+HYPERBAND = {"_target_": "gradwire.trainer.sweep.pruners.Hyperband", "factor": 2, "rungs": 2, "brackets": 1}
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> toy.Definition:
     """Six trials by TPE with pruning."""
@@ -50,12 +53,18 @@ def test_a_sweep_has_each_number_once_and_ends_trials_that_are_behind(undisturbe
 
 
 def test_a_killed_controller_and_killed_trials_change_nothing(undisturbed: toy.Definition, tmp_path: Path) -> None:
+    sweep = disturbed(tmp_path / "killed", 15, trials=6, sampler=TPE, pruner=MEDIAN)
+    assert toy.results(sweep) == toy.results(undisturbed)
+    assert all(updates == sorted(set(updates), key=int) for updates in ran(sweep))
+
+
+def disturbed(directory: Path, most: int, *space: str, **changes: Any) -> toy.Definition:
+    """A sweep whose controller and trials are killed after at most so many updates, again and again."""
     moments, kills, done = random.Random(7), 0, 0
-    changes = {"trials": 6, "sampler": TPE, "pruner": MEDIAN}
-    sweep = toy.definition(tmp_path / "killed", **changes)
-    controller = start(sweep.directory, **changes)
+    sweep = toy.definition(directory, *space, **changes)
+    controller = start(directory, *space, **changes)
     while True:
-        until = done + moments.randint(2, 15)
+        until = done + moments.randint(2, most)
         while controller.poll() is None and (done := _updates(sweep.directory)) < until:
             time.sleep(0.005)
         if controller.poll() == 0:
@@ -67,10 +76,26 @@ def test_a_killed_controller_and_killed_trials_change_nothing(undisturbed: toy.D
         if kills % 3 or not trials:
             controller.kill()
             controller.wait()
-            controller = start(sweep.directory, **changes)
+            controller = start(directory, *space, **changes)
     assert controller.returncode == 0 and kills > 1
-    assert toy.results(sweep) == toy.results(undisturbed)
-    assert all(updates == sorted(set(updates), key=int) for updates in ran(sweep))
+    return sweep
+
+
+def test_trials_that_are_promoted_go_on_from_where_they_waited(tmp_path: Path) -> None:
+    told = {"trials": 4, "sampler": RANDOM, "pruner": HYPERBAND}
+    sweep = toy.definition(tmp_path / "sweep", **told, parallel=2)
+    assert toy.control(sweep) == 0
+    found = toy.results(sweep)
+    ranked = [number for _, number in sorted((abs(x["x"] - 0.3), number) for number, _, x, *_ in found)]
+    reached = {number: update for number, *_, update in found}
+    assert [reached[number] for number in ranked] == [10, 5, 2, 2]
+    assert [found[number][1] for number in ranked] == ["COMPLETE", "PRUNED", "PRUNED", "PRUNED"]
+    assert ran(sweep) == [[str(update) for update in range(1, reached[number] + 1)] for number in range(4)]
+    assert [len(sweep.trial(number).launches()) for number in ranked] == [6, 4, 2, 2]
+
+    killed = disturbed(tmp_path / "killed", 6, "x=interval(0,1)", **told)
+    assert toy.results(killed) == found
+    assert all(updates == sorted(set(updates), key=int) for updates in ran(killed))
 
 
 def _updates(sweep: Path) -> int:

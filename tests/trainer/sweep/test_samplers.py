@@ -84,6 +84,15 @@ def test_a_grid_ends_and_needs_values_that_can_be_counted(tmp_path: Path) -> Non
     assert [(each["n"], each["kind"]) for each in found] == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
 
 
+def test_a_shuffled_grid_is_the_same_points_in_the_seeds_order(tmp_path: Path) -> None:
+    def order(seed: int) -> list[int]:
+        book = ledger(tmp_path / str(seed), space("n=range(1, 10)"), "minimize")
+        return [each["n"] for each in searched(book, Grid(shuffle=True), 9, seed, lambda v: 0.0)]
+
+    assert sorted(order(3)) == sorted(order(4)) == list(range(1, 10))
+    assert len({tuple(range(1, 10)), tuple(order(5)), tuple(order(6))}) == 3
+
+
 def test_cma_es_says_what_it_cannot_do() -> None:
     assert "one objective" in str(CmaEs().misfit(space("x=interval(0, 1)"), 2))
     assert "no parameter here has an order" in str(CmaEs().misfit(space("kind=a,b"), 1))

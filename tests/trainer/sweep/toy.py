@@ -26,6 +26,7 @@ from gradwire.trainer.sweep.executors.base import Launch
 from gradwire.trainer.sweep.ledger import Ledger
 from gradwire.trainer.sweep.result import Result
 from gradwire.trainer.sweep.space import read
+from gradwire.trainer.sweep.stage import WHOLE, Pause, Stage
 
 UPDATES = 10
 
@@ -52,8 +53,13 @@ class ToyDefinition(Definition):
     def component(self, name: str) -> Any:
         return Toy() if name == "executor" else super().component(name)
 
-    def total_samples(self, run_dir: Path) -> int:
-        return UPDATES
+    def samples(self, run_dir: Path, stage: Stage = WHOLE) -> int:
+        return until(stage.stop_at or "100%")
+
+
+def until(share: str) -> int:
+    """The updates of a share of a run, in per cents."""
+    return round(UPDATES * float(share.rstrip("%")) / 100)
 
 
 def definition(directory: Path, *space: str, **changes: Any) -> ToyDefinition:
@@ -93,7 +99,7 @@ class Silent:
 
     def began(self, attempt: Attempt) -> None: ...
 
-    def ended(self, attempt: Attempt, result: Result) -> None: ...
+    def ended(self, number: int, outcome: Result | Pause) -> None: ...
 
     def look(self) -> None: ...
 
@@ -132,7 +138,8 @@ def trial(overrides: dict[str, str]) -> int:
     (run_dir / "metrics.jsonl").write_text(
         "".join(f"{line}\n" for line in lines if json.loads(line)["update"] <= update)
     )
-    while update < UPDATES and not stop:
+    end = until(overrides.get("run.stop_at", "100%"))
+    while update < end and not stop:
         update += 1
         time.sleep(float(overrides.get("pace", "0.01")))
         behaviour = overrides.get("do", "train")
