@@ -1,8 +1,13 @@
-"""Which processes are ranks."""
+"""Processes for ranks, and which processes are ranks."""
 
+import multiprocessing
 import re
 
 import psutil
+
+# New processes that need not import torch. Their environ is that of the first of them.
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload(["torch._dynamo", "gradwire.trainer.assemble"])
 
 
 def ranks_below(pid: int) -> list[psutil.Process]:

@@ -14,6 +14,7 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from benchmarks.processes import FORKED
 from gradwire.checkpoint import Checkpointer
 from gradwire.comm import AllReduce, Topology
 from gradwire.schedulers import Duration, Plan, Schedule
@@ -234,7 +235,8 @@ def spawned(ranks: int, function: Callable[..., None], *arguments: Any) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    mp.spawn(_enter, args=(ranks, port, function, arguments), nprocs=ranks)  # type: ignore[no-untyped-call]
+    told = (ranks, port, function, arguments)
+    mp.start_processes(_enter, told, ranks, start_method=FORKED.get_start_method())  # type: ignore[no-untyped-call]
 
 
 def _enter(rank: int, ranks: int, port: int, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
+from benchmarks.processes import FORKED
 from benchmarks.strategy_runs import spawned
 from gradwire.comm import AllReduce, Reducer
 from gradwire.comm.group import give_up
@@ -76,11 +76,10 @@ class Ranks:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        context = mp.get_context("spawn")
         self.pipes, self.processes = [], []
         for rank in range(size):
-            here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, size, port, there), daemon=True)
+            here, there = FORKED.Pipe()
+            process = FORKED.Process(target=_serve, args=(rank, size, port, there), daemon=True)
             process.start()
             self.pipes.append(here)
             self.processes.append(process)

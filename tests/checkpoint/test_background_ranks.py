@@ -10,8 +10,8 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
+from benchmarks.processes import FORKED
 from gradwire.checkpoint import Checkpointer, CheckpointError, CheckpointWriteError, Policy, State, StoreFull
 from gradwire.checkpoint.store import Store
 from tests.checkpoint.states import same, same_state, state_at
@@ -149,8 +149,7 @@ def test_a_rank_that_is_killed_while_it_writes_leaves_the_last_commit_and_is_mis
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    context = mp.get_context("spawn")
-    processes = [context.Process(target=_dies_while_it_writes, args=(rank, str(tmp_path), port)) for rank in (0, 1)]
+    processes = [FORKED.Process(target=_dies_while_it_writes, args=(rank, str(tmp_path), port)) for rank in (0, 1)]
     for process in processes:
         process.start()
     for process in processes:

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
 
+from benchmarks.processes import FORKED
 from gradwire.comm import AllReduce, BackwardError, CommError, attach
 from tests.comm.models import assert_close, assert_same_bits_everywhere, data, gradients, local_gradients, mlp, summed
 
@@ -153,9 +153,8 @@ def test_a_dead_or_stopped_peer_raises_within_the_groups_timeout(blow, moment):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    context = mp.get_context("spawn")
-    answers = context.SimpleQueue()
-    processes = [context.Process(target=_survivor, args=(rank, port, answers, blow, moment)) for rank in range(3)]
+    answers = FORKED.SimpleQueue()
+    processes = [FORKED.Process(target=_survivor, args=(rank, port, answers, blow, moment)) for rank in range(3)]
     for process in processes:
         process.start()
     try:

@@ -6,6 +6,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
 
+from benchmarks.processes import FORKED
 from gradwire.comm import AllReduce, attach
 
 RANKS = 4
@@ -82,7 +83,7 @@ def runs(tmp_path_factory):
     """Snapshots of runs in processes of their own, and of their continuations in fresh ones."""
     folder = tmp_path_factory.mktemp("resume")
     for run in (_undisturbed, _resumed):
-        mp.spawn(_on_ranks, args=(folder, run), nprocs=RANKS)
+        mp.start_processes(_on_ranks, (folder, run), RANKS, start_method=FORKED.get_start_method())
     return folder
 
 
