@@ -3,8 +3,12 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.ranks import pools_of_ranks
+
+settings.register_profile("at any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("at any speed")
 
 
 @pytest.fixture(scope="session")

@@ -40,7 +40,7 @@ def assert_reported(folder: Path) -> None:
 
 @pytest.mark.parametrize("kind", [0, 1, 2], ids=["pack", "part", "commit"])
 @given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_flipped_bit_or_a_cut_anywhere_is_found(store: Path, kind: int, data: st.DataObject) -> None:
     path = newest_objects(store)[kind]
     whole, times = path.read_bytes(), path.stat()

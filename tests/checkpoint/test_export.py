@@ -267,7 +267,7 @@ def test_an_index_that_lies_is_damage(index: bytes, message: str, tmp_path: Path
         import_weights(tmp_path / "out.safetensors.index.json")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_bytes_a_file_has_weights_or_a_typed_error_come_out(data: st.DataObject, tmp_path: Path) -> None:
     sound = tmp_path / "sound.safetensors"

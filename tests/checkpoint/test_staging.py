@@ -122,7 +122,7 @@ def views(draw: st.DrawFn, length: int = 240) -> tuple[torch.dtype, int, tuple[i
 
 
 @given(st.lists(views(), min_size=1, max_size=6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_views_of_one_storage_keep_their_bits(lie: list[Any]) -> None:
     storage = torch.arange(240, dtype=torch.uint8).untyped_storage()
     tensors = [torch.empty(0, dtype=dtype).set_(storage, *where) for dtype, *where in lie]

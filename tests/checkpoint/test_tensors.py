@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -164,7 +164,6 @@ def test_more_than_the_free_memory_is_refused_before_anything_is_allocated(tmp_p
         read_tensors(Store.open(str(tmp_path)), [PackRef("0" * 64, 2**26, "0" * 32)], [stored] * 2**20)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.sampled_from(sorted(DTYPES)), st.booleans())))
 def test_any_mixture_of_tensors_round_trips(descriptions: list[tuple[int, int, str, bool]]) -> None:
     tensors = [random_bits((rows, columns), DTYPES[name]) for rows, columns, name, _ in descriptions]

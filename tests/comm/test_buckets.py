@@ -1,5 +1,5 @@
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -15,7 +15,6 @@ def _named(described):
     ]
 
 
-@settings(deadline=None)
 @given(PARAMETERS, st.integers(1, 2000), st.integers(1, 4000))
 def test_every_parameter_has_one_place_of_its_own(described, first, later):
     parameters = _named(described)
@@ -33,7 +32,6 @@ def test_every_parameter_has_one_place_of_its_own(described, first, later):
         assert (bucket.flat != 0).sum() == sum(slot.view.numel() for slot in bucket.slots)
 
 
-@settings(deadline=None)
 @given(PARAMETERS, st.integers(1, 2000), st.integers(1, 4000))
 def test_only_the_last_bucket_of_a_dtype_may_be_below_its_limit(described, first, later):
     buckets = lay_out(_named(described), (first, later))

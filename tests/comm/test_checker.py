@@ -109,7 +109,7 @@ def test_nothing_is_sent_before_it_is_held():
         check_line(Eager(), 4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_no_transfer_can_be_missing(data):
     ranks = data.draw(st.integers(2, 9))

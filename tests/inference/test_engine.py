@@ -56,7 +56,7 @@ def counted(prompt: list[int], new: int) -> list[int]:
     st.integers(1, 5),
     st.integers(1, 30),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_request_gets_its_tokens_whatever_the_pool_and_the_company(
     sizes: list[tuple[int, int]], blocks: int, most: int, prefill: int
 ) -> None:

@@ -77,7 +77,7 @@ def test_random_numbers_are_uniform() -> None:
     st.one_of(st.none(), st.floats(0.01, 1.0)),
     st.floats(0.0, 3.0),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_draw_is_always_a_token_and_the_likeliest_one_is_never_cut(
     logits: list[float], top_k: int | None, top_p: float | None, temperature: float
 ) -> None:

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.schedulers import Plan, PlanError
@@ -47,7 +47,6 @@ def test_a_warmup_by_share_of_a_run_in_updates_is_that_share_of_its_samples() ->
     assert first_full >= 0.19 * plan.total_samples
 
 
-@settings(deadline=None)
 @given(st.integers(1, 200), st.integers(1, 8), st.integers(0, 100), st.integers(1, 5000))
 def test_warmup_is_monotone_and_at_least_a_granule(granules: int, granule: int, share: int, total: int) -> None:
     plan = Plan(

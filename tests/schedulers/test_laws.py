@@ -99,7 +99,6 @@ def planned(drawn: tuple[Schedule, int], rate: Schedule) -> Plan:
     return Plan(lr=2.0 * rate, batch=schedule, granule=granule, run_length=f"{TOTAL} samples")
 
 
-@settings(deadline=None)
 @given(batches())
 def test_every_batch_is_whole_granules_and_all_sum_to_the_samples(drawn: tuple[Schedule, int]) -> None:
     plan = planned(drawn, lr.Constant())
@@ -112,13 +111,11 @@ def test_every_batch_is_whole_granules_and_all_sum_to_the_samples(drawn: tuple[S
     assert max(sizes) == plan.largest_batch
 
 
-@settings(deadline=None)
 @given(RATES, batches())
 def test_every_rate_lies_between_0_and_its_peak(rate: Schedule, drawn: tuple[Schedule, int]) -> None:
     assert all(0 <= step.lr <= 2.0 for _, step in planned(drawn, rate).updates())
 
 
-@settings(deadline=None)
 @given(RATES, batches(), st.lists(st.integers(0, TOTAL + 100), min_size=1, max_size=20), st.randoms())
 def test_a_plan_is_a_pure_function_of_the_clock(
     rate: Schedule, drawn: tuple[Schedule, int], places: list[int], random: Random
@@ -143,7 +140,7 @@ def is_monotone(values: list[float]) -> bool:
     return all(up >= -1e-15 for up in ups) or all(up <= 1e-15 for up in ups)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(batches())
 def test_batch_sizes_are_monotone_where_they_promise_it(drawn: tuple[Schedule, int]) -> None:
     plan = planned(drawn, lr.Constant())
@@ -153,7 +150,7 @@ def test_batch_sizes_are_monotone_where_they_promise_it(drawn: tuple[Schedule, i
     assert all(map(is_monotone, pieces([float(size) for size in sizes], promised)))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(RATES, st.integers(1, 9))
 def test_rates_are_monotone_where_they_promise_it(rate: Schedule, size: int) -> None:
     horizon = planned((size * batch.Constant(), 1), rate)._horizon
@@ -162,7 +159,6 @@ def test_rates_are_monotone_where_they_promise_it(rate: Schedule, size: int) -> 
     assert all(map(is_monotone, pieces(values, [rate.monotone_until(at) for at in places])))
 
 
-@settings(deadline=None)
 @given(RATES)
 def test_a_rate_has_decayed_to_itself_or_not_at_all(rate: Schedule) -> None:
     places = [Progress(place, place + 1, TOTAL, Horizon(TOTAL)) for place in range(TOTAL)]
@@ -171,7 +167,6 @@ def test_a_rate_has_decayed_to_itself_or_not_at_all(rate: Schedule) -> None:
     assert all(0 <= decay <= 1 for decay in decays)
 
 
-@settings(deadline=None)
 @given(samples(1, 200), FACTORS, falls() | st.just(lr.Constant()) | st.builds(lr.InverseSquareRoot, samples(50, 100)))
 def test_a_rise_joins_a_fall_without_a_step(length: str, start: float, fall: Schedule) -> None:
     schedule, horizon = lr.Warmup(length, start).then(fall), Horizon(TOTAL)
@@ -181,7 +176,6 @@ def test_a_rise_joins_a_fall_without_a_step(length: str, start: float, fall: Sch
     assert 1 - before <= (1 - start) / join + 1e-12
 
 
-@settings(deadline=None)
 @given(SHORT_FALLS, st.integers(1, 9), falls())
 def test_falls_join_at_the_floor(fall: Schedule, peak: int, tail: Schedule) -> None:
     length = Horizon(TOTAL).to_samples(str(fall.length))
@@ -191,7 +185,6 @@ def test_falls_join_at_the_floor(fall: Schedule, peak: int, tail: Schedule) -> N
     assert math.isclose((peak * fall).value(place), joined.value(place), abs_tol=1e-12)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 200), st.integers(1, GRANULES), FACTORS)
 def test_batch_pieces_join_without_a_step(length: int, start: int, floor: float) -> None:
     rise = GRANULES * batch.LinearWarmup(f"{length} samples", start)

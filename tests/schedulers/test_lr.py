@@ -2,7 +2,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.schedulers import Horizon, Plan, PlanError, Progress, Schedule, ScheduleError
@@ -94,7 +94,6 @@ def test_goyals_warmup_rises_each_update_from_the_reference_rate_to_3_point_2_in
     assert rates[-1] == pytest.approx(3.2 * (6 * 1_281_167 % 8192) / 8192)  # the remainder is scaled as what it is
 
 
-@settings(deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 1000), st.floats(0, 1), st.sampled_from([LinearDecay, Cosine]))
 def test_joins_are_continuous(warmup: int, decay: int, floor: float, kind: type[LinearDecay]) -> None:
     total = warmup + decay
@@ -105,7 +104,6 @@ def test_joins_are_continuous(warmup: int, decay: int, floor: float, kind: type[
     assert all(0 <= value <= 1 for value in values)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 50), st.integers(51, 500), st.integers(1, 64), st.booleans())
 def test_every_update_of_a_run_has_a_rate_above_zero(warmup: int, updates: int, batch: int, cosine: bool) -> None:
     decay = Cosine() if cosine else LinearDecay()
@@ -113,7 +111,6 @@ def test_every_update_of_a_run_has_a_rate_above_zero(warmup: int, updates: int, 
     assert all(step.lr > 0 for _, step in plan.updates())
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 1000), min_size=2, max_size=20), st.floats(0, 1))
 def test_warmups_and_linear_decays_are_monotone_to_the_last_bit(places: list[int], number: float) -> None:
     for schedule, sign in ((Warmup("777 samples", start=number), 1), (LinearDecay(floor=number), -1)):

@@ -52,7 +52,7 @@ def plans(draw: st.DrawFn) -> Plan:
         raise
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(plans())
 def test_the_laws_of_a_plan(plan: Plan) -> None:
     granule = plan._horizon.granule
@@ -74,7 +74,7 @@ def test_a_part_of_an_update_without_a_sample_is_no_update() -> None:
     assert (plan.total_samples, plan.total_updates, len(list(plan.updates()))) == (1, 1, 1)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(1, 150), st.integers(1, 8), st.data())
 def test_a_run_in_updates_has_so_many(updates: int, granule: int, data: st.DataObject) -> None:
     try:

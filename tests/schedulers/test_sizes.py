@@ -58,7 +58,7 @@ def straightforward(schedule: Schedule, updates: int, granule: int) -> tuple[lis
     return of(total), total
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(FACTORS, st.integers(2, 60), st.integers(1, 60), st.sampled_from([1, 2, 8]))
 def test_a_run_in_updates_has_the_batches_of_the_straightforward_search(
     factor: Schedule, granules: int, updates: int, granule: int
@@ -73,7 +73,6 @@ def test_a_run_in_updates_has_the_batches_of_the_straightforward_search(
     assert (trajectory.updates, found.horizon.total) == (updates, total)
 
 
-@settings(deadline=None)
 @given(FACTORS, st.integers(1, 4000), st.lists(st.integers(0, 4000), max_size=20))
 def test_values_along_a_piece_are_those_of_single_updates(factor: Schedule, total: int, starts: list[int]) -> None:
     horizon = Horizon(total)
@@ -106,7 +105,6 @@ def test_sizes_in_small_steps_are_found_with_two_looks_at_each_plateau(updates: 
     assert counted.asked < 2.6 * len(sizes.trajectory.sizes)
 
 
-@settings(deadline=None)
 @given(FACTORS, st.integers(1, 4000), st.integers(0, 4200), st.sampled_from([1, 8]))
 def test_the_updates_that_are_left_are_those_that_a_run_makes_from_there(
     factor: Schedule, total: int, start: int, granule: int

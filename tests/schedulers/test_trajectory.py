@@ -12,7 +12,7 @@ def test_a_batch_is_rounded_to_granules_and_never_empty(size: float, granule: in
     assert whole_batch(size, granule) == batch
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     full=st.integers(1, 60),
     warmup=st.integers(0, 2000),

@@ -24,7 +24,7 @@ JSON = st.recursive(
     ),
     max_leaves=6,
 )
-FUZZ = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
 
 valid = cache(seeds)
 

@@ -43,7 +43,7 @@ def finite(draw: st.DrawFn) -> Tensor:
 
 
 @every
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(values=finite(), seed=st.integers(-(2**70), 2**70))
 def test_decoded_and_error_make_up_the_values(codec: Codec, values: Tensor, seed: int) -> None:
     if codec in DENSE and getattr(codec, "hadamard", False):
@@ -59,7 +59,7 @@ def _ulps(values: Tensor) -> float:
 
 
 @every
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(count=lengths, seed=st.integers(0, 2**64))
 def test_same_seed_gives_the_same_bytes_and_error_or_not_changes_none(codec: Codec, count: int, seed: int) -> None:
     values = torch.randn(count, generator=torch.Generator().manual_seed(count))
@@ -70,7 +70,7 @@ def test_same_seed_gives_the_same_bytes_and_error_or_not_changes_none(codec: Cod
 
 
 @every
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(count=lengths)
 def test_decode_add_adds_what_decode_writes(codec: Codec, count: int) -> None:
     generator = torch.Generator().manual_seed(count)

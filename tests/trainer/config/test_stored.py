@@ -40,7 +40,7 @@ def reload(path: Path, *overrides: str, **options: Any) -> Composed:
     return load_resolved(path, overrides, module="tiny_conf", **{"allow_targets": ["tiny_components"], **options})
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.dictionaries(NAMES, TREES, max_size=3))
 def test_any_plain_tree_survives_writing_and_reading(tree: dict[str, Any]) -> None:
     assert load(to_yaml(tree), Loader=get_yaml_loader()) == tree

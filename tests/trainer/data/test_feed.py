@@ -113,7 +113,7 @@ def test_the_cut_changes_the_passes_and_not_the_samples() -> None:
     ]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(data=st.data(), sizes=st.lists(st.integers(1, 40), min_size=1, max_size=8), size=st.integers(1, 60))
 def test_order_of_samples_depends_on_neither_world_size_nor_batch_sizes(
     data: st.DataObject, sizes: list[int], size: int

@@ -130,7 +130,7 @@ class TestStreaming:
             positions = [repr(stream.state_dict()) for stream in streams]
             assert len(set(positions)) == 1
 
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=15)
     @given(ordinals=st.lists(st.integers(0, 250), min_size=1, max_size=6), mark=st.integers(0, 200))
     def test_a_sample_is_the_same_however_the_stream_got_there(
         self, files: list[str], ordinals: list[int], mark: int

@@ -61,7 +61,7 @@ def test_each_source_goes_through_epochs_of_its_own() -> None:
         assert torch.equal(whole.sort(1)[0], torch.arange(size).expand(len(whole), -1))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(first=st.integers(0, 10**9), count=st.integers(1, 300), seed=st.integers(0, 2**62))
 def test_order_is_a_pure_function_of_the_samples_seen(first: int, count: int, seed: int) -> None:
     together = fetched(three(), first, first + count, seed)

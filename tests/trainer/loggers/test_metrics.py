@@ -197,7 +197,7 @@ def test_killed_anywhere_no_line_is_lost_and_none_is_there_twice(tmp_path: Path)
     assert seen == {(6, 0), (6, 2), (4, 2)}  # it was killed before, between and after the two changes
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 12), st.none() | st.integers(0, 40)), min_size=2, max_size=6)
 )

@@ -85,7 +85,7 @@ def test_attention_equals_the_formula_written_out(kv_heads: int) -> None:
 
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 30))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_rotary_scores_depend_on_the_distance_alone(a: int, b: int, shift: int) -> None:
     model = small(context=64)
     rotation = model._make_rotation(torch.device("cpu"))
