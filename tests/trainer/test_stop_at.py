@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from gradwire.checkpoint import Checkpointer
+from gradwire.checkpoint.fork import fork
+from gradwire.checkpoint.store import Store
 from gradwire.schedulers import Duration, Plan, lr
 from gradwire.trainer.loggers.base import Record, RunInfo
 from gradwire.trainer.recovery import recover
@@ -46,7 +48,9 @@ def squared(model: nn.Module, batch: Any) -> Tensor:
     return (model(batch["x"]) - batch["y"]).square().mean(1)
 
 
-def fit(store: Path, stop_at: str | None, every: str | None = "5 updates") -> tuple[str, list[dict[str, Any]], Tensor]:
+def fit(
+    store: Path, stop_at: str | None, every: str | None = "5 updates", rate: float = 0.1
+) -> tuple[str, list[dict[str, Any]], Tensor]:
     """How the next part of a run in this store ended, what it logged, and its weights."""
     torch.manual_seed(0)
     model, records, checkpointer = nn.Linear(3, 1), Records(), Checkpointer(str(store))
@@ -54,7 +58,7 @@ def fit(store: Path, stop_at: str | None, every: str | None = "5 updates") -> tu
         model,
         SimpleNamespace(train=Points(), validation=Points()),
         torch.optim.SGD(model.parameters(), momentum=0.9),
-        Plan(lr=0.1 * lr.Cosine(), batch=8, run_length="12 updates"),
+        Plan(lr=rate * lr.Cosine(), batch=8, run_length="12 updates"),
         loss=squared,
         settings=Settings(
             evaluate_every=None if every is None else Duration.parse(every),
@@ -77,6 +81,15 @@ def test_a_run_in_parts_evaluates_at_their_ends_and_is_the_same_run(tmp_path: Pa
     ]  # fmt: skip
     assert "train/loss" in parts[1][1][-1]
     assert torch.equal(parts[-1][2], weights) and parts[-1][1][-1]["eval/loss"] == whole[-1]["eval/loss"]
+
+
+def test_a_fork_that_goes_on_at_another_rate_is_the_run_that_changes_its_rate(tmp_path: Path) -> None:
+    fit(tmp_path / "run", "50%", rate=0.05)
+    fork(Store.open(str(tmp_path / "run")), Store.open(str(tmp_path / "fork")))
+    _, found, weights = fit(tmp_path / "fork", None, rate=0.2)
+    _, changed, same = fit(tmp_path / "run", None, rate=0.2)
+    assert torch.equal(weights, same) and found[-1]["eval/loss"] == changed[-1]["eval/loss"]
+    assert not torch.equal(weights, fit(tmp_path / "other", None, rate=0.2)[2])
 
 
 def test_a_part_that_is_over_says_how_to_go_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

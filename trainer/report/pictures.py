@@ -108,8 +108,9 @@ def _points(figure: "Figure", chart: Document, runs: Sequence[Document]) -> None
     for side, setter in (("x", axes.set_xscale), ("y", axes.set_yscale)):
         if chart[side]["type"] == "log":
             setter("log")
-    if chart["x"]["type"] == "category":
-        axes.set_xticks(range(len(chart["x"]["categories"])), [_plain(name) for name in chart["x"]["categories"]])
+    for side, ticks in (("x", axes.set_xticks), ("y", axes.set_yticks)):
+        if chart[side]["type"] == "category":
+            ticks(range(len(chart[side]["categories"])), [_plain(name) for name in chart[side]["categories"]])
     axes.legend()
 
 

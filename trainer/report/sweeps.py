@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradwire.trainer.report.document import Document
-from gradwire.trainer.report.trials import Objective, Trial, Value, sweep_charts
+from gradwire.trainer.report.trials import Objective, Trial, Value, schedule_chart, sweep_charts
 
 if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial
+
+    from gradwire.trainer.sweep.definition import Definition
+    from gradwire.trainer.sweep.ledger import Ledger
 
 FILE = "sweep.json"
 _STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
@@ -37,7 +40,27 @@ def charts_of_sweep(directory: Path) -> list[Document]:
     ledger = open_ledger(definition)
     objectives = [Objective(each.metric, each.direction == "minimize") for each in definition.objectives]
     trials = [_trial(trial) for trial in ledger.trials()]
-    return sweep_charts(trials, objectives, _importance(ledger.study))
+    charts = sweep_charts(trials, objectives, _importance(ledger.study))
+    return [*charts, *_schedules(definition, ledger)]
+
+
+def _schedules(definition: "Definition", ledger: "Ledger") -> list[Document]:
+    """What a population tried over the run."""
+    from gradwire.trainer.sweep.schedule import schedule
+
+    population, parts = definition.population(), schedule(definition, ledger)
+    if population is None or not parts:
+        return []
+    trials = [trial for trial in ledger.trials() if trial.state.name == "COMPLETE"]
+    return [
+        schedule_chart(
+            key,
+            [(population.since(each.number), each.params[key], f"trial {each.number}") for each in trials],
+            [(part.since, part.parameters[key], f"trial {part.trial}") for part in parts]
+            + [(parts[-1].until, parts[-1].parameters[key], f"trial {parts[-1].trial}")],
+        )
+        for key in (each.key for each in definition.space.parameters)
+    ]
 
 
 def _trial(trial: "FrozenTrial") -> Trial:

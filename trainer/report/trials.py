@@ -89,6 +89,24 @@ def sweep_document(
     return {"title": title, "runs": [], "charts": charts, "configuration": []}
 
 
+def schedule_chart(
+    param: str, members: Sequence[tuple[float, Value, str]], schedule: Sequence[tuple[float, Value, str]]
+) -> Document:
+    """What a population tried over the run: where each member began and with which value; a line is what became best.
+
+    Args:
+        param: The parameter.
+        members: Shares of the run, values, and names.
+        schedule: The same, of the best member and those before it, to the end of the run.
+    """
+    axes = _axis("share of the run", [0.0, 1.0]), _axis(param, [_plain(value) for _, value, _ in members])
+    groups = [
+        _group(name, [(share, _plain(value), who) for share, value, who in points], line=name == "schedule")
+        for name, points in (("members", members), ("schedule", schedule))
+    ]
+    return _points(f"schedule-{param}", f"{param} over the run", *axes, groups)
+
+
 def _name(trial: Trial) -> str:
     return trial.name or f"trial {trial.number}"
 
@@ -97,7 +115,7 @@ def _points(key: str, title: str, x: Document, y: Document, groups: list[Documen
     return {"kind": "points", "key": key, "title": title, "unit": "", "x": x, "y": y, "groups": groups}
 
 
-def _group(name: str, points: list[tuple[Any, float, str]], *, line: bool = False) -> Document:
+def _group(name: str, points: list[tuple[Any, Any, str]], *, line: bool = False) -> Document:
     """Points with what they are called; a line joins them in steps."""
     return {"name": name, "points": [list(point) for point in points], "line": line}
 

@@ -29,6 +29,7 @@ class Attempt:
         executor: Where it runs.
         pruner: What may end it early; None ends nothing.
         stage: The part of it that is to be done.
+        parent: The trial whose checkpoints it begins with, if any.
         slot: Which of the places it takes.
         release: Lets go of the trial.
     """
@@ -42,12 +43,13 @@ class Attempt:
         executor: Executor,
         pruner: Pruner | None,
         stage: Stage,
+        parent: Trial | None,
         slot: int,
         release: Callable[[], None],
     ) -> None:
         self.trial, self.values, self.slot, self.release = trial, values, slot, release
         self._definition, self._ledger, self._executor, self._pruner = definition, ledger, executor, pruner
-        self._stage = stage
+        self._stage, self._parent = stage, parent
         self._running: Running | None = None
         self._run = 0
         self._stopped = False
@@ -97,6 +99,8 @@ class Attempt:
         self._run = over.index(False)
         run_dir = self.trial.runs[self._run]
         run_dir.mkdir(parents=True, exist_ok=True)
+        if self._parent is not None and (reason := self._inherit(self._parent, run_dir)) is not None:
+            return self._failed(reason)
         launch = self._launch_of(self._run)
         self._running = self._executor.left(launch)
         if self._running is None:
@@ -105,6 +109,16 @@ class Attempt:
             self._updates = (now, vain + 1 if now == before else 0)
             self.trial.note_start(self._run)
             self._running = self._executor.start(launch, self.slot, self._definition.parallel)
+        return None
+
+    def _inherit(self, parent: Trial, run_dir: Path) -> str | None:
+        """Begin with a parent's checkpoint; what is in the way, if anything is."""
+        from gradwire.checkpoint import CheckpointError
+
+        try:
+            self._definition.inherit(parent.runs[self._run], run_dir)
+        except CheckpointError as error:
+            return f"cannot begin with the checkpoint of trial {parent.number}: {error}"
         return None
 
     def _is_over(self, run_dir: Path) -> bool:

@@ -18,14 +18,15 @@ _OURS = ("sweep", "allow_targets")  # a stored configuration cannot allow itself
 def write_best(definition: Definition, ledger: Ledger) -> list[Path]:
     """Write the best trial's configuration as best/experiment/best.yaml in the sweep's folder.
 
-    With several objectives each trial that no other one dominates has a file, trial-<number>.yaml.
+    With several objectives each trial that no other one dominates has a file, trial-<number>.yaml. A population has
+    none: no single configuration trains what came of it.
 
     Returns:
         The files.
     """
     folder = definition.directory / FOLDER / "experiment"
     written = []
-    for trial in ledger.best():
+    for trial in ledger.best() if definition.population() is None else []:
         name = "best.yaml" if len(ledger.objectives) == 1 else f"trial-{trial.number}.yaml"
         values = zip(ledger.objectives, trial.values or (), strict=True)
         told = ", ".join(f"{objective.metric} {number(value)}" for objective, value in values)

@@ -158,6 +158,7 @@ def _watching(definition: "Definition", ledger: "Ledger") -> Iterator["Watcher"]
 
 def _closing(definition: "Definition", ledger: "Ledger") -> Iterator[str]:
     """What to type next; the best configuration is written by then."""
+    from gradwire.trainer.sweep import schedule
     from gradwire.trainer.sweep.best import FOLDER, write_best
 
     directory = definition.directory
@@ -165,6 +166,7 @@ def _closing(definition: "Definition", ledger: "Ledger") -> Iterator[str]:
         yield f"go on     gradwire sweep --resume {directory}"
     for file in write_best(definition, ledger):
         yield f"best      gradwire train --config-dir {directory / FOLDER} experiment={file.stem}"
+    yield from schedule.lines(definition, ledger)
     yield f"look      gradwire sweep show {directory}"
 
 

@@ -9,17 +9,21 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from gradwire.trainer.launch.exit_codes import ExitCode
 from gradwire.trainer.launch.signals import ControllerSignals
 from gradwire.trainer.sweep.attempt import Attempt
 from gradwire.trainer.sweep.definition import Definition
 from gradwire.trainer.sweep.errors import TooManyFailuresError
-from gradwire.trainer.sweep.ledger import Ledger, rungs_of
+from gradwire.trainer.sweep.ledger import Ledger, climb_of, rungs_of
+from gradwire.trainer.sweep.population import PARENT
 from gradwire.trainer.sweep.result import Result
 from gradwire.trainer.sweep.stage import Pause, Stage
 from gradwire.trainer.sweep.trial import Trial
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 _PAUSE = 0.2  # seconds between two looks at what runs
 _OTHERS = 1.0  # seconds between two looks at what other controllers did
@@ -53,6 +57,7 @@ class Controller:
         self._definition, self._ledger, self._signals, self._watcher = definition, ledger, signals, watcher
         self._sampler, self._pruner = definition.component("sampler"), definition.component("pruner")
         self._executor, self._ladder = definition.component("executor"), definition.ladder()
+        self._population = definition.population()
         self._trials = definition.trials()
         self._attempts: dict[int, Attempt] = {}
 
@@ -129,7 +134,7 @@ class Controller:
                     return
                 trial, release = taken
                 values = self._ledger.fill(trial.number, self._sampler, self._definition.section["seed"])
-                stage = self._stage(trial.number)
+                known = self._ledger.trial(trial.number)
             trial.describe(values, self._definition.space.overrides(values))
             self._attempts[trial.number] = attempt = Attempt(
                 trial,
@@ -138,7 +143,8 @@ class Controller:
                 self._ledger,
                 self._executor,
                 self._pruner,
-                stage,
+                self._stage(known),
+                self._parent(known),
                 self._free_slot(),
                 release,
             )
@@ -149,8 +155,8 @@ class Controller:
 
         Those that were promoted come first, so that what is known to be good is known better.
         """
-        promoted = self._settled()
         trials = self._ledger.trials()
+        promoted = self._settled(trials)
         for each in sorted(trials, key=lambda trial: trial.number not in promoted):
             if each.state.is_finished() or each.number in self._attempts:
                 continue
@@ -158,22 +164,32 @@ class Controller:
                 continue
             trial = self._definition.trial(each.number)
             if (release := trial.hold()) is not None:
-                if not self._ledger.trial(each.number).state.is_finished():
+                now = self._ledger.trial(each.number)
+                if not now.state.is_finished() and rungs_of(now) == rungs_of(each):
                     return trial, release
-                release()  # another controller has just finished it
-        if len(trials) >= self._trials:
+                release()  # another controller has just brought it further
+        if len(trials) >= self._trials or not self._is_ready(trials):
             return None
         trial = self._definition.trial(self._ledger.create())
         while (release := trial.hold()) is None:  # somebody looks whether it is held
             time.sleep(0.01)
         return trial, release
 
-    def _settled(self) -> set[int]:
+    def _is_ready(self, trials: "list[FrozenTrial]") -> bool:
+        """Whether a new trial could begin, as far as those before it go."""
+        if self._population is None:
+            return True
+        if ready := self._population.is_ready(len(trials), trials):
+            for number in self._population.outlived(len(trials)):
+                self._definition.trial(number).forget()
+        return ready
+
+    def _settled(self, trials: "list[FrozenTrial]") -> set[int]:
         """The trials that go on from the rung at which they waited; those that are behind are ended here."""
         if self._ladder is None:
             return set()
         minimize = self._ledger.objectives[0].direction == "minimize"
-        verdicts = self._ladder.verdicts(self._ledger.climbs(), self._trials, minimize=minimize)
+        verdicts = self._ladder.verdicts([climb_of(each) for each in trials], self._trials, minimize=minimize)
         for number in (number for number, promoted in verdicts.items() if not promoted):
             self._end(self._definition.trial(number))
         return {number for number, promoted in verdicts.items() if promoted}
@@ -187,11 +203,18 @@ class Controller:
         self._ledger.close(trial.number, result)
         self._watcher.ended(trial.number, result)
 
-    def _stage(self, number: int) -> Stage:
+    def _stage(self, trial: "FrozenTrial") -> Stage:
         """The part of a trial that is to be done next."""
-        rungs = () if self._ladder is None else self._ladder.rungs(number)
-        passed = len(rungs_of(self._ledger.trial(number)))
+        if self._population is not None:
+            return Stage(until=self._population.until(trial.number))
+        rungs = () if self._ladder is None else self._ladder.rungs(trial.number)
+        passed = len(rungs_of(trial))
         return Stage(passed, rungs[passed], last=False) if passed < len(rungs) else Stage(passed)
+
+    def _parent(self, trial: "FrozenTrial") -> Trial | None:
+        """The trial whose checkpoints a trial begins with."""
+        parent = trial.user_attrs.get(PARENT)
+        return None if parent is None else self._definition.trial(parent)
 
     def _free_slot(self) -> int:
         taken = {attempt.slot for attempt in self._attempts.values()}

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradwire.trainer.config.errors import ConfigError, Mistake
 from gradwire.trainer.config.overrides import read_overrides
@@ -16,9 +16,13 @@ from gradwire.trainer.sweep.errors import SweepExistsError, SweepNotFoundError
 from gradwire.trainer.sweep.ladder import Ladder
 from gradwire.trainer.sweep.objectives import Constraint, Objective, constraints_of, objectives_of
 from gradwire.trainer.sweep.pruners import Pruner
+from gradwire.trainer.sweep.samplers import Sampler
 from gradwire.trainer.sweep.space import Space, restored
 from gradwire.trainer.sweep.stage import WHOLE, Stage
-from gradwire.trainer.sweep.trial import Trial
+from gradwire.trainer.sweep.trial import STORE, Trial
+
+if TYPE_CHECKING:
+    from gradwire.trainer.sweep.population import Population
 
 FILE = "sweep.json"
 _DEFAULT_TRIALS = 20
@@ -89,6 +93,11 @@ class Definition:
         ladder = self.ladder()
         return min(known) if known else _DEFAULT_TRIALS if ladder is None else ladder.trials
 
+    def population(self) -> "Population | None":
+        """The population whose generations the trials are, where they are some."""
+        sampler: Sampler = self.component("sampler")
+        return sampler.population()
+
     def ladder(self) -> Ladder | None:
         """The rungs at which trials wait, where there are some."""
         pruner: Pruner | None = self.component("pruner")
@@ -111,6 +120,20 @@ class Definition:
         if self.allow_targets:
             own.append(f"allow_targets=[{','.join(map(quoted, self.allow_targets))}]")
         return [*self.overrides, *self.space.overrides(values), *own]
+
+    def inherit(self, parent: Path, run_dir: Path) -> None:
+        """Let a run that has not begun go on from where another one ended.
+
+        Raises:
+            CheckpointError: that one's checkpoint cannot be copied.
+        """
+        from gradwire.checkpoint.commits import CommitLog
+        from gradwire.checkpoint.fork import fork
+        from gradwire.checkpoint.store import Store
+
+        store = Store.open(str(run_dir / STORE))
+        if CommitLog(store).history().newest is None:
+            fork(Store.open(str(parent / STORE)), store)
 
     def samples(self, run_dir: Path, stage: Stage = WHOLE) -> int:
         """The samples that a run has seen at the end of a part; of its whole plan where that is its end."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gradwire.trainer.sweep.ladder import Climb
 from gradwire.trainer.sweep.objectives import Constraint, Objective
+from gradwire.trainer.sweep.population import AGE
 from gradwire.trainer.sweep.result import Result
 from gradwire.trainer.sweep.samplers import Asked, Sampler
 from gradwire.trainer.sweep.space import Space
@@ -126,10 +127,6 @@ class Ledger:
             values = [*rungs_of(self.storage.get_trial(self._id(number))), value]
             self.storage.set_trial_user_attr(self._id(number), _RUNGS, values)
 
-    def climbs(self) -> list[Climb]:
-        """How far each trial has come, by number."""
-        return [Climb(each.number, rungs_of(each), _CLIMBS.get(each.state.name, "over")) for each in self.trials()]
-
     def close(self, number: int, result: Result) -> None:
         """Write down how a trial ended; nothing happens where that is known already."""
         from optuna.trial import TrialState
@@ -150,8 +147,13 @@ class Ledger:
         return [trial for trial in self.trials() if trial.state.is_finished()]
 
     def best(self) -> "list[FrozenTrial]":
-        """The best trial that keeps to the constraints; with several objectives all that no other one dominates."""
+        """The best trial that keeps to the constraints; with several objectives all that no other one dominates.
+
+        Of a population that of its last generation, since those before it are only on their way.
+        """
         complete = [trial for trial in self.trials() if trial.state.name == "COMPLETE" and _feasible(trial)]
+        last = max((trial.user_attrs.get(AGE, 0) for trial in complete), default=0)
+        complete = [trial for trial in complete if trial.user_attrs.get(AGE, 0) == last]
         return [each for each in complete if not any(self._dominates(other, each) for other in complete)][
             : 1 if len(self.objectives) == 1 else None
         ]
@@ -166,6 +168,11 @@ class Ledger:
 def rungs_of(trial: "FrozenTrial") -> tuple[float, ...]:
     """What a trial was judged by at each rung that it has reached."""
     return tuple(trial.user_attrs.get(_RUNGS, ()))
+
+
+def climb_of(trial: "FrozenTrial") -> Climb:
+    """How far a trial has come."""
+    return Climb(trial.number, rungs_of(trial), _CLIMBS.get(trial.state.name, "over"))
 
 
 def _feasible(trial: "FrozenTrial") -> bool:

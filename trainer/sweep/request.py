@@ -12,6 +12,7 @@ from gradwire.trainer.config.sources import Sources
 from gradwire.trainer.sweep.definition import Definition, fresh_name, of_sweep
 from gradwire.trainer.sweep.objectives import objectives_of
 from gradwire.trainer.sweep.parameters import Interval
+from gradwire.trainer.sweep.population import unfit_for_generations
 from gradwire.trainer.sweep.space import Space, key_of, read, split
 from gradwire.trainer.sweep.storage import settled
 
@@ -131,7 +132,10 @@ def _misfits(section: Mapping[str, Any], space: Space, valid: "Valid") -> Iterat
         if section[name] is None:
             yield mistake(name, f"is missing: choose one with sweep/{name}=NAME")
     if section["sampler"] is not None:
-        reason = instantiate(section["sampler"], valid.allow_targets).misfit(space, len(objectives))
+        sampler = instantiate(section["sampler"], valid.allow_targets)
+        reason = sampler.misfit(space, len(objectives))
+        if reason is None and sampler.population() is not None:
+            reason = unfit_for_generations(section, space, valid.config)
         if reason is not None:
             yield mistake("sampler", reason)
     if section["dir"] is None:

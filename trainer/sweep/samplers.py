@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial
 
+    from gradwire.trainer.sweep.population import Population
+
 GENERATION = "generation"  # an attribute of trials that CMA-ES placed
 
 
@@ -67,17 +69,23 @@ class Sampler(Protocol):
     def limit(self, space: Space) -> int | None:
         """Most trials that make sense, if there is such a number."""
 
+    def population(self) -> "Population | None":
+        """The population whose generations the trials are; None where each trial is a whole run."""
+
     def propose(self, asked: Asked) -> Proposal:
         """The values of a trial."""
 
 
 class _Plain:
-    """What most samplers say: nothing speaks against them, and there is no end."""
+    """What most samplers say: nothing speaks against them, there is no end, and each trial is a whole run."""
 
     def misfit(self, space: Space, objectives: int) -> str | None:
         return None
 
     def limit(self, space: Space) -> int | None:
+        return None
+
+    def population(self) -> "Population | None":
         return None
 
 
@@ -181,7 +189,7 @@ class Gp(_Plain):
         return _by(sampler, asked)
 
 
-class CmaEs:
+class CmaEs(_Plain):
     """Covariance matrix adaptation (Hansen 2016, arXiv 1604.00772) over numbers; what is no number is drawn at random.
 
     Its state is computed anew for each trial from the trials so far, so nothing is unpickled from the storage.
@@ -203,10 +211,6 @@ class CmaEs:
         if objectives > 1:
             return "CMA-ES goes by one objective: take sweep/sampler=tpe or gp"
         return None if _numbers(space) else "CMA-ES moves through numbers, and no parameter here has an order"
-
-    def limit(self, space: Space) -> int | None:
-        """There is none."""
-        return None
 
     def propose(self, asked: Asked) -> Proposal:
         """A point drawn from the distribution that the generations so far lead to."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from gradwire.trainer.sweep.definition import Definition
 from gradwire.trainer.sweep.ledger import Ledger, rungs_of
 from gradwire.trainer.sweep.objectives import history, last_update
+from gradwire.trainer.sweep.population import PARENT
+from gradwire.trainer.sweep.schedule import schedule
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -32,6 +34,7 @@ class Standing:
         seconds: How long its launches took; None while there is no result.
         reason: Why it failed.
         best: Whether no other trial is better.
+        parent: The trial with whose checkpoint it began, in a population.
         folder: Its folder.
     """
 
@@ -44,6 +47,7 @@ class Standing:
     seconds: float | None
     reason: str
     best: bool
+    parent: int | None
     folder: str
 
 
@@ -67,6 +71,7 @@ def _standing(trial: "FrozenTrial", definition: Definition, ledger: Ledger, best
         seconds=noted.get("seconds"),
         reason=noted.get("reason") or "",
         best=best,
+        parent=noted.get(PARENT),
         folder=str(folder.folder),
     )
 
@@ -91,9 +96,15 @@ def to_json(definition: Definition, ledger: Ledger) -> str:
         "parameters": {each.key: each.written for each in ledger.space.parameters},
         "planned": definition.trials(),
         "best": [each.number for each in trials if each.best],
+        **_scheduled(definition, ledger),
         "trials": [_strict(asdict(each)) for each in trials],
     }
     return json.dumps(record, indent=2, allow_nan=False) + "\n"
+
+
+def _scheduled(definition: Definition, ledger: Ledger) -> dict[str, Any]:
+    parts = [asdict(part) for part in schedule(definition, ledger)]
+    return {"schedule": parts} if definition.population() is not None else {}
 
 
 def _strict(value: Any) -> Any:

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 from gradwire.trainer.launch.run_directory import CONFIG, STATUS
 from gradwire.trainer.sweep.objectives import METRICS
 
-TRIALS = "trials"
+TRIALS, STORE = "trials", "checkpoints"
 VALUES, LAUNCHES, OUTPUT, HELD = "trial.json", "launches.jsonl", "output.log", ".controller"
 
 
@@ -67,6 +68,11 @@ class Trial:
         temporary = self.folder / f".{VALUES}.{os.getpid()}"
         temporary.write_text(json.dumps(record, indent=2) + "\n")
         temporary.replace(self.folder / VALUES)
+
+    def forget(self) -> None:
+        """Remove its checkpoints: nothing begins with them any more."""
+        for run_dir in self.runs:
+            shutil.rmtree(run_dir / STORE, ignore_errors=True)  # another controller may be at it
 
     def note_start(self, run: int) -> None:
         """Write down that a run is being launched; and when the last launch was seen alive, if nobody saw its end."""

@@ -47,6 +47,21 @@ def test_every_state_is_told_apart_and_limits_count(sweep: Path) -> None:
     assert {each["kind"] for each in others} == {"parallel", "bars", "points"}
 
 
+def test_a_population_has_its_schedule_drawn(tmp_path: Path) -> None:
+    pbt = {"_target_": "gradwire.trainer.sweep.population.Pbt", "population": 2, "generations": 2}
+    found = toy.definition(tmp_path, "x=interval(0,1)", "+do=train,crash", sampler=pbt, trials=None)
+    found.write()
+    ledger = toy.ledger_of(found)
+    lines = [{"age": 0}, {"age": 0}, {"age": 1, "parent": 1}, {"age": 1, "parent": 1}]
+    for x, attributes in zip((0.5, 0.4, 0.6, 0.3), lines, strict=True):
+        ledger.study.add_trial(trial(x, x, user_attrs=attributes))
+    charts = {each["key"]: each for each in charts_of_sweep(tmp_path)}
+    members, best = charts["schedule-x"]["groups"]
+    assert [point[:2] for point in members["points"]] == [[0.0, 0.5], [0.0, 0.4], [0.5, 0.6], [0.5, 0.3]]
+    assert best["line"] and best["points"] == [[0.0, 0.4, "trial 1"], [0.5, 0.3, "trial 3"], [1.0, 0.3, "trial 3"]]
+    assert charts["schedule-do"]["y"]["type"] == "category"
+
+
 def test_the_command_takes_a_sweep_alone_and_beside_runs(sweep: Path, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", list(records(5)))
     for given in ([sweep], [sweep, run]):

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from gradwire.trainer.sweep.best import write_best
+from gradwire.trainer.sweep.schedule import lines
+from gradwire.trainer.sweep.standing import to_json
 from tests.trainer.sweep import toy
 
 TPE = {"_target_": "gradwire.trainer.sweep.samplers.Tpe", "startup": 2}
@@ -93,7 +96,7 @@ def test_trials_that_are_promoted_go_on_from_where_they_waited(tmp_path: Path) -
     assert ran(sweep) == [[str(update) for update in range(1, reached[number] + 1)] for number in range(4)]
     assert [len(sweep.trial(number).launches()) for number in ranked] == [6, 4, 2, 2]
 
-    killed = disturbed(tmp_path / "killed", 6, "x=interval(0,1)", **told)
+    killed = disturbed(tmp_path / "killed", 12, "x=interval(0,1)", **told)
     assert toy.results(killed) == found
     assert all(updates == sorted(set(updates), key=int) for updates in ran(killed))
 
@@ -131,6 +134,26 @@ def test_a_signal_saves_and_a_later_controller_goes_on(tmp_path: Path) -> None:
     assert toy.ledger_of(sweep).finished() == []
     assert toy.control(sweep) == 0
     assert ran(sweep) == [[str(update) for update in range(1, 11)]] * 2
+
+
+def test_members_go_on_from_their_parents_whatever_is_killed(tmp_path: Path) -> None:
+    pbt = {"_target_": "gradwire.trainer.sweep.population.Pbt", "population": 3, "generations": 2}
+    sweep = toy.definition(tmp_path / "sweep", sampler=pbt, trials=None, parallel=3)
+    assert toy.control(sweep) == 0
+    found = toy.results(sweep)
+    assert [update for *_, update in found] == [5] * 3 + [10] * 3
+    assert ran(sweep) == [["1", "2", "3", "4", "5"]] * 3 + [["6", "7", "8", "9", "10"]] * 3
+    ledger = toy.ledger_of(sweep)
+    told, (best,) = json.loads(to_json(sweep, ledger)), ledger.best()
+    assert [part["until"] for part in told["schedule"]] == [0.5, 1.0] and told["best"] == [best.number]
+    assert told["schedule"][1]["trial"] == best.number and told["schedule"][1]["parameters"] == best.params
+    assert told["schedule"][0]["trial"] == told["trials"][best.number]["parent"]
+    first, second, model = lines(sweep, ledger)
+    assert first.startswith("schedule  to 50%") and f"x={best.params['x']}" in second and "gradwire evaluate" in model
+    assert write_best(sweep, ledger) == []  # no single configuration trains what came of it
+
+    killed = disturbed(tmp_path / "killed", 12, "x=interval(0,1)", sampler=pbt, trials=None)
+    assert toy.results(killed) == found and ran(killed) == ran(sweep)
 
 
 def test_two_controllers_share_a_sweep_without_a_duplicate(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.trainer.config import ConfigError
+from gradwire.trainer.config import ConfigError, compose, validate
 from gradwire.trainer.sweep.definition import Definition
 from gradwire.trainer.sweep.errors import SweepExistsError, SweepNotFoundError
 from gradwire.trainer.sweep.request import requested
@@ -120,6 +120,8 @@ def test_every_mistake_is_told_with_what_the_user_wrote(tmp_path: Path) -> None:
             "trials are ended early by one objective",
         ),
         (["sweep.dir=s", *SPACE, "sweep.constraints=[{metric: a}]"], "limits a in no way"),
+        (["sweep.dir=s", *SPACE, "sweep/sampler=pbt", "sweep/pruner=median"], "replaced, not ended"),
+        (["sweep.dir=s", *SPACE, "run.stop_at=50%"], "a trial's run goes to its end"),
         (["sweep.dir=s", "run.seed=1,2", "sweep.seeds=2"], "averages over run.seed"),
         (["sweep.dir=s", *SPACE, "run.dir=here"], "each trial has a folder of its own"),
         (["sweep.dir=s", *SPACE, "batch.size=6", "batch.granule=4"], "6 is no multiple of batch.granule"),
@@ -154,3 +156,12 @@ COMMANDS = [
 def test_the_guides_sweeps_are_accepted(command: str) -> None:
     overrides = shlex.split(command, comments=True)[2:]
     assert requested([*overrides, *CPU], None).space.parameters
+
+
+PARTS = [line for text in listings("sh") for line in text.splitlines() if line.startswith("gradwire train --resume")]
+
+
+def test_the_guides_parts_of_a_run_are_accepted() -> None:
+    for command in PARTS:
+        assert validate(compose([*shlex.split(command)[3:], *CPU])).config["run"]["stop_at"]
+    assert len(PARTS) == 2
