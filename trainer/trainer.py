@@ -17,7 +17,6 @@ from gradwire.trainer.data import Feed, SampleStream, UpdateBatch, training_set,
 from gradwire.trainer.data.feed import few_shapes, fewest_passes
 from gradwire.trainer.decisions import ALL_REDUCE, CODEC, NOISE_SCALE, RECOVERED, Decision, DecisionLog
 from gradwire.trainer.ema import MovingAverage
-from gradwire.trainer.errors import OverlapError, StrategyError
 from gradwire.trainer.evaluation import EvaluationInterrupted, Evaluator
 from gradwire.trainer.keeping import Keeping, Reason
 from gradwire.trainer.loggers.base import Logger, RunInfo
@@ -30,6 +29,7 @@ from gradwire.trainer.replaying import replay
 from gradwire.trainer.settings import Result, Run, Settings, Status
 from gradwire.trainer.state import capture, put_back, put_back_model
 from gradwire.trainer.strategies import Single, Strategy
+from gradwire.trainer.strategies.limits import check_limits, sees_noise
 from gradwire.trainer.times import Times
 from gradwire.trainer.triggers import Every, Until, WallClock
 from gradwire.trainer.update import Outcome, Updater
@@ -107,19 +107,7 @@ class Trainer:
         self._stop_at = Until(settings.stop_at, plan)
         self._evaluate_every = Every(settings.evaluate_every, plan)
         self._check_every = Every(settings.check_replicas_every, plan)
-        measure_every = settings.noise_scale_every or (EVERY if plan.measures else None)
-        if self.strategy.late:
-            self._check_late()
-            measure_every = None
-        if self.strategy.apart:
-            self._check_apart()
-            measure_every = None
-        reason = self.strategy.unmeasurable()
-        if reason is not None and plan.measures:
-            raise StrategyError(f"the plan follows the noise scale, which cannot be measured: {reason}")
-        if reason is not None:
-            measure_every = None
-        self.measuring = Measuring(Every(measure_every, plan), settings.noise_scale_decay, needed=plan.measures)
+        self.measuring = self._build_measuring()
         self._communication = Communication(self.strategy)
         self.pending: dict[str, Any] | None = None  # a record whose evaluation was interrupted
         self._record: dict[str, Any] = {}
@@ -128,24 +116,18 @@ class Trainer:
         self._restored_update: int | None = None  # that, or what the journal led to from there
         self._times = Times()
 
-    def _check_late(self) -> None:
-        """Refuse what needs the gradients of an update in that update."""
-        if self.plan.measures:
-            raise OverlapError("the plan follows the noise scale, which is not measured where gradients come late")
-        if self.precision.scaler is not None:
-            raise OverlapError(
-                "fp16 scales the loss, and gradients that come late have another scale: use bf16 or fp32"
-            )
-
-    def _check_apart(self) -> None:
-        """Refuse what needs the gradients of all hosts, or what each host would have of its own."""
-        refused = {
-            "the plan follows the noise scale, which nobody sees": self.plan.measures,
-            "each host would have a loss scale of its own in fp16": self.precision.scaler is not None,
-            "each host would keep a moving average of its own": self.average is not None,
-        }
-        for reason in (reason for reason, found in refused.items() if found):
-            raise StrategyError(f"{reason} where hosts train by themselves: leave it out, or use DataParallel")
+    def _build_measuring(self) -> Measuring:
+        """What measures the noise scale, never where it cannot be seen; what the strategy cannot do is refused."""
+        plan, settings = self.plan, self.settings
+        check_limits(
+            self.strategy,
+            measures=plan.measures,
+            scaled=self.precision.scaler is not None,
+            averaged=self.average is not None,
+        )
+        wanted = settings.noise_scale_every or (EVERY if plan.measures else None)
+        every = Every(wanted if sees_noise(self.strategy) else None, plan)
+        return Measuring(every, settings.noise_scale_decay, needed=plan.measures)
 
     def _build_updater(self, stop_requested: Callable[[], bool]) -> Updater:
         return Updater(
