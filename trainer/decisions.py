@@ -10,7 +10,7 @@ from typing import Any
 NOISE_SCALE = "noise_scale"  # name of the decisions that change a plan
 ALL_REDUCE = "comm/{nbytes}"  # of those on how buckets of about so many bytes are reduced
 CODEC = "codec/{axis}"  # of those that make an axis send bf16 from then on
-
+MICRO_BATCH = "micro_batch"  # of those on how many samples fit into one pass
 RECOVERED = "recovered"  # of those that say where a run went on with other residuals than it had
 
 

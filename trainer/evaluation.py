@@ -7,7 +7,8 @@ which they finish can change a digit.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwire.trainer.data import SampleStream
+from gradwire.trainer.ema import MovingAverage
 from gradwire.trainer.errors import LossError
 from gradwire.trainer.losses import Loss, move
 from gradwire.trainer.precision import Precision
@@ -35,6 +37,7 @@ class Evaluator:
         loss: Its `measures` are averaged over the valid targets.
         strategy: Spreads the batches over ranks.
         precision: Number format of the passes.
+        average: The moving average of the weights, which is measured instead of them where there is one.
         batch: Samples in a batch.
         limit: Use only so many samples; None uses all.
         samples: Text to sample with each evaluation.
@@ -51,6 +54,7 @@ class Evaluator:
         strategy: Strategy,
         precision: Precision,
         *,
+        average: MovingAverage | None = None,
         batch: int = 32,
         limit: int | None = None,
         samples: TextSamples | None = None,
@@ -63,6 +67,7 @@ class Evaluator:
         self._loss = loss
         self._strategy = strategy
         self._precision = precision
+        self._average = average
         self._samples = samples
         self._scoring = scoring
         self._stop_requested = stop_requested
@@ -70,7 +75,6 @@ class Evaluator:
         count = validation.size if limit is None else min(limit, validation.size)
         self._batches = [np.arange(start, min(start + batch, count)) for start in range(0, count, batch)]
 
-    @torch.no_grad()
     def run(self, update: int) -> dict[str, float | str]:
         """The averages by name (`eval/loss`, …), the same on every rank; `eval/score` where what the model writes is
         judged, and `eval/sample` where text is sampled.
@@ -78,6 +82,25 @@ class Evaluator:
         Raises:
             EvaluationInterrupted: a rank was asked to stop.
         """
+        with self._measured_weights():
+            return self._run(update)
+
+    @contextmanager
+    def _measured_weights(self) -> Iterator[None]:
+        """Within the block the model has the weights that evaluation is of."""
+        if self._average is None:
+            with self._strategy.evaluating():
+                yield
+            return
+        try:
+            with self._average.applied():
+                self._strategy.refresh(self._model)
+                yield
+        finally:
+            self._strategy.refresh(self._model)
+
+    @torch.no_grad()
+    def _run(self, update: int) -> dict[str, float | str]:
         self._strategy.synchronize_buffers(self._model)
         training = self._model.training
         self._model.eval()

@@ -112,7 +112,7 @@ class Keeping:
         if self._is_saved(reason) or (reason == "interval" and self._is_put_off(self._checkpointer.standing)):
             return
         trainer.before_saving()
-        arguments = (trainer.state(), self._position(), trainer.present_metrics())
+        arguments = (trainer.state(), self._position(), trainer.records.numbers_of(trainer.clock.updates))
         if reason == "interval":
             self.saving = self._checkpointer.start(*arguments, reason=reason)
             self._note()

@@ -50,7 +50,7 @@ def progress(trainer: "Trainer") -> dict[str, Any]:
         "callbacks": {name: callback.state_dict() for name, callback in trainer.callbacks.items()},
         "decisions": trainer.decisions.state_dict(),
         "noise_scale": trainer.measuring.state_dict(),
-        "pending": trainer.pending,
+        "pending": trainer.records.pending,
     }
 
 
@@ -69,7 +69,7 @@ def put_back_progress(trainer: "Trainer", shared: Mapping[str, Any]) -> None:
     if trainer.plan.measures:
         decided = trainer.decisions.of(NOISE_SCALE)
         trainer.plan = trainer.plan.measured([Measured(entry.samples, float(entry.value)) for entry in decided])
-    trainer.pending = shared["pending"]
+    trainer.records.pending = shared["pending"]
     _check_within_plan(trainer)
 
 

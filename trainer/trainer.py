@@ -1,11 +1,9 @@
 """The training loop."""
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -15,16 +13,16 @@ from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.communication import Communication
 from gradwire.trainer.data import Feed, SampleStream, UpdateBatch, training_set, validation_set
 from gradwire.trainer.data.feed import few_shapes, fewest_passes
-from gradwire.trainer.decisions import ALL_REDUCE, CODEC, NOISE_SCALE, RECOVERED, Decision, DecisionLog
+from gradwire.trainer.deciding import fall_back, follow_noise_scale, micro_batch, note_choices, note_fast_recovery
+from gradwire.trainer.decisions import DecisionLog
 from gradwire.trainer.ema import MovingAverage
 from gradwire.trainer.evaluation import EvaluationInterrupted, Evaluator
 from gradwire.trainer.keeping import Keeping, Reason
 from gradwire.trainer.loggers.base import Logger, RunInfo
 from gradwire.trainer.losses import Loss, loss_for
 from gradwire.trainer.measuring import EVERY, Measuring
-from gradwire.trainer.micro_batch import largest_micro_batch
 from gradwire.trainer.precision import Precision
-from gradwire.trainer.rehearsal import Rehearsal
+from gradwire.trainer.records import Records
 from gradwire.trainer.replaying import replay
 from gradwire.trainer.settings import Result, Run, Settings, Status
 from gradwire.trainer.state import capture, put_back, put_back_model
@@ -95,7 +93,6 @@ class Trainer:
         self.context: int = getattr(data, "context", 1)
         self.callbacks = dict(callbacks or {})
         self.decisions = DecisionLog()
-        self._loggers = tuple(loggers) if self.strategy.rank == 0 else ()
         self.run = run
         self.writing = writing
         self._checkpointer = checkpointer
@@ -109,12 +106,8 @@ class Trainer:
         self._check_every = Every(settings.check_replicas_every, plan)
         self.measuring = self._build_measuring()
         self._communication = Communication(self.strategy)
-        self.pending: dict[str, Any] | None = None  # a record whose evaluation was interrupted
-        self._record: dict[str, Any] = {}
-        self._noted: dict[str, float | int] = {}  # what goes with the next line of metrics
-        self._snapshot_update: int | None = None  # of the snapshot that was put back
-        self._restored_update: int | None = None  # that, or what the journal led to from there
         self._times = Times()
+        self.records = Records(loggers, self.strategy, self._times, self.measuring, self._communication)
 
     def _build_measuring(self) -> Measuring:
         """What measures the noise scale, never where it cannot be seen; what the strategy cannot do is refused."""
@@ -152,11 +145,7 @@ class Trainer:
                 self.keeping.wait(update)
 
     def _build_evaluator(
-        self,
-        data: Any,
-        samples: TextSamples | None,
-        scoring: Scoring | None,
-        stop_requested: Callable[[], bool],
+        self, data: Any, samples: TextSamples | None, scoring: Scoring | None, stop_requested: Callable[[], bool]
     ) -> Evaluator | None:
         validation = validation_set(data)
         if validation is None:
@@ -167,6 +156,7 @@ class Trainer:
             self.loss,
             self.strategy,
             self.precision,
+            average=self.average,
             batch=self.settings.evaluation_batch,
             limit=self.settings.evaluation_limit,
             samples=samples,
@@ -179,7 +169,7 @@ class Trainer:
         """Train from the present clock to the end of the plan, or until asked to stop."""
         self.model.train()
         try:
-            self._start_loggers()
+            self.records.start(self._info())
             for callback in self.callbacks.values():
                 callback.on_start(self)
             if self.keeping is not None:
@@ -188,20 +178,20 @@ class Trainer:
         except BaseException:
             if self.keeping is not None:
                 self.keeping.give_up()
-            self._stop_loggers("failed")
+            self.records.finish("failed")
             raise
 
     def _train(self) -> Status:
         try:
             at_start = self.clock.updates == 0 and self.settings.evaluate_every is not None
-            if at_start or self.pending is not None:
-                self._complete(self.pending or {}, evaluate=True)
+            if at_start or self.records.pending is not None:
+                self._complete(self.records.pending or {}, evaluate=True)
             if self._stops():
                 told = "run.stop_at=%s is behind update %d: go on with another, or null"
                 log.warning(told, self.settings.stop_at, self.clock.updates)
                 return "preempted"
-            self._note_choices()
-            micro = self._micro_batch()
+            note_choices(self)
+            micro = micro_batch(self)
             self._prepare_measuring(micro)
             status = None
             while status is None:
@@ -213,14 +203,6 @@ class Trainer:
             return status
         except EvaluationInterrupted:
             return "preempted"
-
-    def _note_choices(self) -> None:
-        """Write down how gradients are reduced, where that was measured (the strategy's state repeats it)."""
-        for choice in self.strategy.choices():
-            name, way = ALL_REDUCE.format(nbytes=choice.nbytes), str(choice.way)
-            decided = self.decisions.latest(name)
-            if decided is None or decided.value != way:
-                self.decisions.record(Decision(self.clock.updates, self.clock.samples, name, way, choice.reason))
 
     def _prepare_measuring(self, micro: int) -> None:
         """A plan that measures needs two sizes of gradient in its first update already, others in their largest."""
@@ -241,22 +223,6 @@ class Trainer:
             cut=few_shapes if self.settings.few_shapes else fewest_passes,
         )
 
-    def _micro_batch(self) -> int:
-        """The configured size, the one decided before, or the largest that fits."""
-        decided = self.decisions.latest("micro_batch")
-        if self.settings.micro is not None:
-            return self.settings.micro
-        if decided is not None:
-            return int(decided.value)
-        share = -(-self.plan.largest_batch // self.strategy.data_size)
-        if self.strategy.device.type != "cuda":
-            return share
-        rehearsal = Rehearsal(self)
-        size = largest_micro_batch(share, rehearsal.attempt, rehearsal.agree)
-        reason = f"largest that fits, of a share of {share} samples"
-        self.decisions.record(Decision(self.clock.updates, self.clock.samples, "micro_batch", size, reason))
-        return size
-
     def _run_updates(self, feed: Iterable[UpdateBatch]) -> Status | None:
         """Train on what the feed gives; None where a measurement has changed the plan, and with it what follows."""
         for batch in self._times.waited(feed):
@@ -269,8 +235,9 @@ class Trainer:
                 if self.average is not None and not outcome.skipped:
                     self.average.update()
             self._times.updated(tokens)
-            self._judge_codecs(before, outcome)
-            changed = self._decide(self.measuring.take(outcome.norms), batch.step)
+            skipped = outcome.skipped and not self.strategy.apart  # else other hosts may not have skipped it
+            fall_back(self, self._communication.after(before.updates, skipped=skipped), before.updates)
+            changed = follow_noise_scale(self, self.measuring.take(outcome.norms), batch.step)
             self._after_update(before, batch.step, outcome)
             if (outcome.stop and not self.plan.finished(self.clock)) or self._stops():
                 return "preempted"
@@ -283,36 +250,6 @@ class Trainer:
         """Whether the run is where it is to stop, before its end."""
         return self._stop_at.passed(self.clock) and not self.plan.finished(self.clock)
 
-    def _decide(self, noise_scale: float | None, step: Step) -> bool:
-        """Let a plan that measures take in the noise scale; whether that changed it."""
-        if noise_scale is None:
-            return False
-        plan = self.plan.decide(self.clock, noise_scale)
-        if plan is None:
-            return False
-        self.plan, planned = plan, plan.at(self.clock)
-        reason = f"batch {step.batch_size} to {planned.batch_size}, lr {step.lr:.4g} to {planned.lr:.4g}"
-        self.decisions.record(
-            Decision(self.clock.updates, self.clock.samples, NOISE_SCALE, noise_scale, f"noise scale: {reason}")
-        )
-        return True
-
-    def _judge_codecs(self, before: Clock, outcome: Outcome) -> None:
-        """Where a codec loses more than it may, its axis sends bf16 from now on; a resumed run does so too."""
-        skipped = outcome.skipped and not self.strategy.apart  # else other hosts may not have skipped it
-        for found in self._communication.after(before.updates, skipped=skipped):
-            reason = f"relative error {found.error:.3g} at update {before.updates}, past {found.tolerance:.3g}"
-            name = CODEC.format(axis=found.axis)
-            self.decisions.record(Decision(self.clock.updates, self.clock.samples, name, "bf16", reason))
-            self.strategy.fall_back(found.axis)
-            log.warning(
-                "the codec on the axis %s is too coarse for these gradients: %s, the most that it is good for. From "
-                "update %d on the axis sends bf16, which takes two bytes a value",
-                found.axis,
-                reason,
-                self.clock.updates,
-            )
-
     def _after_update(self, before: Clock, step: Step, outcome: Outcome) -> None:
         for callback in self.callbacks.values():
             callback.on_update(self, outcome)
@@ -320,7 +257,8 @@ class Trainer:
         if last:
             self.strategy.conclude()
         ends = last or self._stops()
-        record = self._measure(step, outcome) if self._log_due() or ends else {}
+        log_due = ends or self.clock.updates % self.settings.log_every == 0
+        record = self.records.measured(self.clock, step, outcome) | self._standing() if log_due else {}
         evaluate = self._evaluate_every.due(before, self.clock) or (ends and self.settings.evaluate_every is not None)
         self._complete(record, evaluate=evaluate)
         if self._check_every.due(before, self.clock):
@@ -330,58 +268,29 @@ class Trainer:
             with self._times.on("checkpoint"):
                 self.keeping.after(before, outcome)
 
-    def _log_due(self) -> bool:
-        return self.clock.updates % self.settings.log_every == 0
-
-    def _measure(self, step: Step, outcome: Outcome) -> dict[str, Any]:
-        """The metrics of the update just done; the loss is the mean over the whole global batch."""
-        mine = torch.tensor([outcome.loss_sum.item(), outcome.counted], dtype=torch.float64)
-        total, targets = self.strategy.start_sum(mine).wait().tolist()
-        record = (
-            self._position()
-            | {
-                "train/loss": total / max(targets, 1),
-                "lr": step.lr,
-                "batch_size": step.batch_size,
-                "grad_norm": outcome.grad_norm,
-            }
-            | self._times.take()
-            | self.measuring.metrics(step.batch_size)
-            | self._communication.metrics()
-            | self._noted
-        )
-        self._noted = {}
-        if self.plan.measures:
-            record["total_updates"] = self._total_updates()
+    def _standing(self) -> dict[str, int]:
+        """What a line of metrics tells of the run as a whole, where that says anything."""
+        found = {"total_updates": self._total_updates()} if self.plan.measures else {}
         if self.clock.skipped:
-            record["skipped"] = self.clock.skipped
+            found["skipped"] = self.clock.skipped
         if self.keeping is not None and self.keeping.durable_update >= 0:
-            record["checkpoint/update"] = self.keeping.durable_update
-        return record
+            found["checkpoint/update"] = self.keeping.durable_update
+        return found
 
     def note(self, values: Mapping[str, float | int]) -> None:
         """Have these go with the next line of metrics, once."""
-        self._noted |= values
+        self.records.note(values)
 
     def _total_updates(self) -> int:
         """Updates that were done, by whatever plan, and those that this plan has left."""
         return self.clock.updates + self.plan.updates_left(self.clock)
 
-    def _position(self) -> dict[str, Any]:
-        return {"update": self.clock.updates, "samples": self.clock.samples, "tokens": self.clock.tokens}
-
     def _complete(self, record: dict[str, Any], *, evaluate: bool) -> None:
         """Evaluate if it is time, then write the record. Interrupted, the record is kept for the resumed run."""
         if evaluate and self._evaluator is not None:
-            self.pending = self._position() | record
-            began = time.perf_counter()
-            record = self.pending | self.evaluate()
-            record["time/evaluation_ms"] = 1000 * (time.perf_counter() - began)
-        self.pending = None
+            record = self.records.evaluated(self.clock, record, self.evaluate)
+        self.records.write(record)
         if record:
-            self._record = record
-            for logger in self._loggers:
-                logger.log(record)
             for callback in self.callbacks.values():
                 callback.on_record(self, record)
 
@@ -394,15 +303,7 @@ class Trainer:
         """
         if self._evaluator is None:
             raise ValueError("the data has no validation set to evaluate on")
-        if self.average is None:
-            with self.strategy.evaluating():
-                return self._evaluator.run(self.clock.updates)
-        try:
-            with self.average.applied():
-                self.strategy.refresh(self.model)
-                return self._evaluator.run(self.clock.updates)
-        finally:
-            self.strategy.refresh(self.model)
+        return self._evaluator.run(self.clock.updates)
 
     def save(self, reason: Reason) -> None:
         """Save a snapshot of the present state, unless this update's was saved already.
@@ -416,12 +317,6 @@ class Trainer:
         """The state is about to be saved. A collective."""
         self._beat("save", self.clock.updates)
         self.strategy.synchronize_buffers(self.model)
-
-    def present_metrics(self) -> dict[str, float]:
-        """What was measured of this very update."""
-        if self._record.get("update") != self.clock.updates:
-            return {}
-        return {key: value for key, value in self._record.items() if isinstance(value, int | float)}
 
     def state(self) -> State:
         """Everything that is not a function of the configuration and the clock."""
@@ -441,9 +336,9 @@ class Trainer:
             StateMismatchError: the state is of another model, optimizer or set of callbacks, or past the plan's end.
         """
         put_back(self, state, everyone, moved=moved)
-        self._restored_update = self._snapshot_update = self.clock.updates
+        self.records.restored(self.clock.updates)
         if self.keeping is not None:  # an evaluation that is owing is made up for, and this update saved again
-            self.keeping.restored(self.clock.updates, complete=self.pending is None)
+            self.keeping.restored(self.clock.updates, complete=self.records.pending is None)
 
     def replay(self, base: Commit, last: int | None = None) -> int:
         """Do again what was journalled after the snapshot just restored, up to an update; the update reached.
@@ -457,15 +352,10 @@ class Trainer:
         assert self._checkpointer is not None and self.keeping is not None, "without a store there is no journal"
         replayed = replay(self, self._checkpointer, base, last)
         self.keeping.goes_on_from(None if last is not None or replayed.fast else base)
-        self._restored_update = replayed.update
+        self.records.replayed(replayed.update)
         if replayed.fast:
-            self._note_fast_recovery(base)
+            note_fast_recovery(self, base)
         return replayed.update
-
-    def _note_fast_recovery(self, base: Commit) -> None:
-        reason = f"codecs go on with what they had lost by update {base.update}: not the bits of the undisturbed run"
-        self.decisions.record(Decision(self.clock.updates, self.clock.samples, RECOVERED, base.update, reason))
-        log.warning("fast recovery at update %d: %s", self.clock.updates, reason)
 
     def restore_model(self, state: State) -> None:
         """Take a saved model, its moving average and the clock, to evaluate them; the data may be other data.
@@ -475,23 +365,16 @@ class Trainer:
         """
         put_back_model(self, state)
 
-    def _start_loggers(self) -> None:
-        kept = self._restored_update
-        if kept is not None and self.pending is not None:
-            kept -= 1  # the record of this update is written again, once its evaluation is complete
-        info = RunInfo(
+    def _info(self) -> RunInfo:
+        return RunInfo(
             run_dir=self.run.directory,
             name=self.run.name,
             config=self.run.config,
-            resumed_update=kept,
-            snapshot_update=self._snapshot_update,
             total_updates=self._total_updates(),
             tokens_per_sample=self.context,
             world_size=self.strategy.world_size,
             flops_per_token=self._flops,
         )
-        for logger in self._loggers:
-            logger.start(info)
 
     def _finish(self, status: Status) -> Result:
         if self.keeping is not None:
@@ -499,9 +382,5 @@ class Trainer:
         self.strategy.drain()
         for callback in self.callbacks.values():
             callback.on_end(self, status)
-        self._stop_loggers(status)
-        return Result(status, self.clock, self._record)
-
-    def _stop_loggers(self, status: str) -> None:
-        for logger in self._loggers:
-            logger.finish(status)
+        self.records.finish(status)
+        return Result(status, self.clock, self.records.last)
