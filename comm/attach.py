@@ -1,6 +1,6 @@
 """Attaching a reducer to a module: what is checked, made equal and hooked."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, get_args
 
@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gradwire.comm import postscript
 from gradwire.comm.all_reduce import AllReduce
-from gradwire.comm.buckets import Slot, lay_out
+from gradwire.comm.buckets import Bucket, Slot, lay_out
 from gradwire.comm.buffers import BufferBroadcast
 from gradwire.comm.codecs.codec import Codec
 from gradwire.comm.delayed import DelayedReducer
@@ -68,8 +68,8 @@ def attach(
     """
     parameters = list(module.named_parameters())
     trainable = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
-    device = _check(module, trainable)
-    _check_overlap(overlap, sparse_names(module))
+    device, sparse = _check(module, trainable), sparse_names(module)
+    _check_overlap(overlap, sparse)
     check_op(op, trainable[0][1])
     if bucket_mb <= 0:
         raise AttachError(f"bucket_mb is {bucket_mb}; expected a size in MiB above 0")
@@ -77,15 +77,10 @@ def attach(
     broadcast_parameters(module, lane.group)
     if lane.size == 1 and observer is None and not recorded and overlap == "backward":
         return _install(module, Reducer(lane, None, op, (), (), (), None), None, ())
-    sparse = sparse_names(module)
     dense = [each for each in trainable if each[0] not in sparse]
     limits, tail = _limits(dense, bucket_mb), _tail(dense, device, lane)
     buckets = lay_out(dense, limits, tail)
-    if sum(bucket.size for bucket in buckets) >= _WORTH_COMPILING:
-        for codec in lane.codecs.values():
-            if isinstance(codec, Codec):
-                codec.prepare(device)
-    lane.tune([bucket.flat.nbytes for bucket in buckets], device)
+    _prepare(lane, buckets, device)
     control = _control_group(lane, device)
     frozen = [(name, parameter) for name, parameter in parameters if not parameter.requires_grad]
     if overlap == "update":
@@ -138,6 +133,15 @@ def _tail(dense: list[tuple[str, nn.Parameter]], device: torch.device, lane: All
     """Elements behind the gradients of the last bucket; its dtype is not known yet, so all must do."""
     fits = all(Postscript.fits(parameter.dtype, device, lane.size) for _, parameter in dense)
     return postscript.SIZE if fits and not lane.codecs else 0
+
+
+def _prepare(lane: AllReduce, buckets: Sequence[Bucket], device: torch.device) -> None:
+    """Compile codecs where that is worth its time, and choose how buckets of these sizes are reduced."""
+    if sum(bucket.size for bucket in buckets) >= _WORTH_COMPILING:
+        for codec in lane.codecs.values():
+            if isinstance(codec, Codec):
+                codec.prepare(device)
+    lane.tune([bucket.flat.nbytes for bucket in buckets], device)
 
 
 def _control_group(lane: AllReduce, device: torch.device) -> dist.ProcessGroup | None:

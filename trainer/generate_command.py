@@ -71,16 +71,12 @@ def generate(
         model = _load(run, overrides or [], config_dir)
         stops = Stop(strings=tuple(stop or ()), decode=model.decode)
         writer = _Writer(model, tokens, samples, seed, sampling, stops, caching)
-        if given is None:
-            if json_file is not None:
-                raise typer.BadParameter("--json needs --prompt or --file")
+        if given is not None:
+            _continue(writer, given, batch, run, json_file)
+        elif json_file is not None:
+            raise typer.BadParameter("--json needs --prompt or --file")
+        else:
             _converse(writer)
-            return
-        if not given:
-            raise typer.BadParameter("there is no prompt")
-        written = list(writer.write(given, batch))
-        if json_file is not None:
-            _write_json(json_file, run, model.update, written)
 
 
 @dataclass(frozen=True)
@@ -192,6 +188,15 @@ def _load(run: str, overrides: list[str], config_dir: Path | None) -> "TextModel
     from gradwire.trainer.text_model import TextModel
 
     return TextModel.load(valid.config, valid.allow_targets, reference)
+
+
+def _continue(writer: _Writer, prompts: Sequence[str], batch: int, run: str, json_file: Path | None) -> None:
+    """Continue the prompts that the command names."""
+    if not prompts:
+        raise typer.BadParameter("there is no prompt")
+    written = list(writer.write(prompts, batch))
+    if json_file is not None:
+        _write_json(json_file, run, writer.model.update, written)
 
 
 def _converse(writer: _Writer) -> None:

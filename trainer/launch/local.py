@@ -161,13 +161,9 @@ def _run(
     job: Job, host: HostPlan, signals: ControllerSignals, ranks: ForkServer, program: tuple[str, ...]
 ) -> tuple["Outcome", Path | None]:
     """Meet the other hosts, run the agent, show the first failure."""
-    from torch.distributed.elastic.agent.server.api import WorkerSpec
-
-    from gradwire.trainer.launch.agent import Agent
     from gradwire.trainer.launch.context import SAVED
-    from gradwire.trainer.launch.elastic_agent import ElasticAgent
     from gradwire.trainer.launch.meeting import meet
-    from gradwire.trainer.launch.rendezvous import Meeting
+    from gradwire.trainer.launch.supervise import supervise
     from gradwire.trainer.worker import RUN_DIR_KEY
 
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
@@ -185,30 +181,15 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="gradwire-") as session:
         path = Path(session) / "job.json"
         path.write_text(job.to_json())
-        spec = WorkerSpec(
-            role="worker",
-            local_world_size=host.processes,
-            rdzv_handler=meeting,
-            entrypoint=program[0],
-            args=(*program[1:], "--job", str(path)),
-            max_restarts=0 if host.hosts.elastic else host.restarts,  # else the leader counts
-            monitor_interval=0.1,
-        )
-        told = (ranks, session, signals, host.grace, log_tail, say)
-        agent: Agent
-        if isinstance(meeting, Meeting):
-            agent = Agent(spec, meeting, *told)
-            agent.run()
-        else:
-            agent = ElasticAgent(spec, meeting, *told)
-            agent.take_part()
+        arguments = (*program, "--job", str(path))
+        outcome = supervise(host, meeting, ranks, arguments, session, signals, log_tail)
         directory = run_dir()
         meeting.leave(patience=15.0)
-    if agent.outcome.early:
+    if outcome.early:
         raise StoppedBeforeStart("The signal came before the workers had met: run the same command again.")
-    if agent.outcome.failure is not None:
-        sys.stderr.write(f"\n{agent.outcome.failure.render()}\n\n")
-    return agent.outcome, directory
+    if outcome.failure is not None:
+        sys.stderr.write(f"\n{outcome.failure.render()}\n\n")
+    return outcome, directory
 
 
 def _prepare_environment(host: HostPlan) -> None:
