@@ -197,7 +197,6 @@ def _prepare_environment(host: HostPlan) -> None:
     from gradwire.trainer.launch.rendezvous import interface_towards, parse_endpoint
 
     os.environ[CONTROLLER] = str(os.getpid())
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGQUIT"  # torch's agent leaves the other signals to ours
     set_threads(os.environ, host.processes)
     address = parse_endpoint(host.endpoint)[0] if host.endpoint else "127.0.0.1"
     if (interface := interface_towards(address)) is not None:
