@@ -11,7 +11,7 @@ from gradwire.schedulers.coupling import Coupled
 from gradwire.schedulers.duration import LARGEST, Duration
 from gradwire.schedulers.errors import PlanError, about
 from gradwire.schedulers.horizon import Horizon, Measured, Progress
-from gradwire.schedulers.scaling import Betas, NoScaling, Scaling
+from gradwire.schedulers.scaling import Betas, NoScaling, Scaled, Scaling
 from gradwire.schedulers.schedule import Constant, Schedule
 
 
@@ -126,7 +126,7 @@ class Plan:
             if isinstance(batch, Coupled):
                 batch.check_reached(self.largest_batch)
         with about("scaling"):
-            self._scaling.apply(self.peak_lr, self.largest_batch, self._betas, self._eps)
+            self.peak()
         with about("lr"):  # values that are no numbers
             for samples in (0, self.total_samples):
                 self.at(Clock(samples))
@@ -186,6 +186,10 @@ class Plan:
     def smallest_batch(self) -> int:
         """The smallest global batch of the run, in samples; often the last, which takes what remains."""
         return self._sizes.trajectory.smallest
+
+    def peak(self) -> Scaled:
+        """The optimizer's settings at the largest batch, with the learning rate before its schedule."""
+        return self._scaling.apply(self.peak_lr, self.largest_batch, self._betas, self._eps)
 
     def at(self, clock: Clock) -> Step:
         """What the update at this clock does; past the end of the run, a batch of 0 and the values that it ends on."""

@@ -289,6 +289,8 @@ class SweepSection:
         seeds: Runs of each trial, with run.seed and the numbers after it; their objectives are averaged.
         parallel: Trials at once; devices, or cores where there are none, are shared out.
         failures: Trials that may fail; one more ends the sweep.
+        transfer: Overrides that make a large configuration of the best trial's, such as batch.size=512 with
+            scaling=sqrt; empty makes none.
         storage: Where Optuna keeps the results: a database's URL; null keeps a journal in the sweep's folder.
         sampler: What chooses the values of each trial.
         pruner: What ends trials that are behind; null ends none.
@@ -304,6 +306,7 @@ class SweepSection:
     seeds: Annotated[int, Range(ge=1)] = 1
     parallel: Annotated[int, Range(ge=1)] = 1
     failures: Annotated[int, Range(ge=0)] = 5
+    transfer: list[str] = field(default_factory=list)
     storage: str | None = None
     sampler: Annotated[Node, Builds("gradwire.trainer.sweep.samplers.Sampler", group="sweep/sampler")] | None = None
     pruner: Annotated[Node, Builds("gradwire.trainer.sweep.pruners.Pruner", group="sweep/pruner")] | None = None

@@ -110,11 +110,13 @@ def _begun(overrides: list[str], config_dir: Path | None) -> "Definition":
 def _resumed(overrides: list[str], config_dir: Path | None, directory: Path) -> "Definition":
     from gradwire.trainer.config import ConfigError, Mistake
     from gradwire.trainer.sweep.definition import Definition
+    from gradwire.trainer.sweep.transfer import check
 
     if config_dir is not None:
         raise ConfigError([Mistake("", "--config-dir", "cannot change in a sweep that has begun: leave it out")])
     definition = Definition.read(directory).changed(overrides)
     if overrides:
+        check(definition)
         definition.keep()
     return definition
 
@@ -164,8 +166,11 @@ def _closing(definition: "Definition", ledger: "Ledger") -> Iterator[str]:
     directory = definition.directory
     if len(ledger.finished()) < definition.trials():
         yield f"go on     gradwire sweep --resume {directory}"
-    for file in write_best(definition, ledger):
-        yield f"best      gradwire train --config-dir {directory / FOLDER} experiment={file.stem}"
+    for each in write_best(definition, ledger):
+        name = "best" if each.prediction is None else "transfer"
+        yield f"{name:<9} gradwire train --config-dir {directory / FOLDER} experiment={each.file.stem}"
+        if each.prediction is not None:
+            yield f"predicted {each.prediction}"
     yield from schedule.lines(definition, ledger)
     yield f"look      gradwire sweep show {directory}"
 

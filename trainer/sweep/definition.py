@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FILE = "sweep.json"
 _DEFAULT_TRIALS = 20
-_LATER = ("trials", "parallel", "failures")  # what may change when a sweep goes on
+_LATER = ("trials", "parallel", "failures", "transfer")  # what may change when a sweep goes on
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from gradwire.trainer.sweep.parameters import Interval
 from gradwire.trainer.sweep.population import unfit_for_generations
 from gradwire.trainer.sweep.space import Space, key_of, read, split
 from gradwire.trainer.sweep.storage import settled
+from gradwire.trainer.sweep.transfer import check
 
 if TYPE_CHECKING:
     from gradwire.trainer.config import Composed, Valid
@@ -44,7 +45,7 @@ def requested(overrides: Sequence[str], config_dir: Path | None) -> Definition:
         raise ConfigError(faults)
     logger = valid.config["logger"].get("wandb")
     directory = Path(section["dir"])
-    return Definition(
+    definition = Definition(
         directory=directory.resolve(),
         study=fresh_name(directory),
         section=section,
@@ -57,6 +58,8 @@ def requested(overrides: Sequence[str], config_dir: Path | None) -> Definition:
         wandb=logger is not None and logger.get("group") is None,
         allow_targets=valid.allow_targets,
     )
+    check(definition)
+    return definition
 
 
 def _composed(overrides: Sequence[str], config_dir: Path | None) -> "Composed":

@@ -12,6 +12,7 @@ from gradwire.trainer.sweep.ledger import Ledger, rungs_of
 from gradwire.trainer.sweep.objectives import history, last_update
 from gradwire.trainer.sweep.population import PARENT
 from gradwire.trainer.sweep.schedule import schedule
+from gradwire.trainer.sweep.transfer import predicted
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -97,6 +98,7 @@ def to_json(definition: Definition, ledger: Ledger) -> str:
         "planned": definition.trials(),
         "best": [each.number for each in trials if each.best],
         **_scheduled(definition, ledger),
+        **_transferred(definition, ledger),
         "trials": [_strict(asdict(each)) for each in trials],
     }
     return json.dumps(record, indent=2, allow_nan=False) + "\n"
@@ -105,6 +107,17 @@ def to_json(definition: Definition, ledger: Ledger) -> str:
 def _scheduled(definition: Definition, ledger: Ledger) -> dict[str, Any]:
     parts = [asdict(part) for part in schedule(definition, ledger)]
     return {"schedule": parts} if definition.population() is not None else {}
+
+
+def _transferred(definition: Definition, ledger: Ledger) -> dict[str, Any]:
+    """What `sweep.transfer` makes of the best trials, where there is one."""
+    found = [(trial.number, predicted(definition, ledger.space.exact(trial.params))) for trial in ledger.best()]
+    parts = [
+        {"trial": trial, "rule": large.rule, "small": asdict(large.small), "large": asdict(large.large)}
+        for trial, large in found
+        if large is not None
+    ]
+    return {"transfer": parts} if parts else {}
 
 
 def _strict(value: Any) -> Any:

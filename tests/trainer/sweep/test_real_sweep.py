@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from gradwire.trainer.config import compose, validate
+
 ROOT = Path(__file__).parents[3]
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / "sweeps.md").read_text(), re.DOTALL | re.MULTILINE)
 BEGIN, RESUME, MORE, SHOW, REPORT, BEST = [line.partition(" #")[0].strip() for line in BLOCKS[0].splitlines()]
@@ -74,7 +76,9 @@ def test_a_sweep_is_killed_and_resumed_and_its_best_configuration_trains(tmp_pat
     assert [each.get("code") for each in launches] in ([None, None, None, 0], [None, 75, None, 0])
     assert updates(first) == list(range(13)) and not (first / "metrics.abandoned.jsonl").exists()
 
-    assert "3/3 trials" in call(tmp_path, MORE.replace("trials=40", "trials=3")) + call(tmp_path, SHOW)
+    large = "sweep.transfer=['batch.size=64','scaling=sqrt']"
+    done = call(tmp_path, MORE.replace("trials=40", "trials=3"), large) + call(tmp_path, SHOW)
+    assert "3/3 trials" in done and "experiment=best-transferred" in done and "at batch 64 by SquareRoot" in done
     rows = list(csv.DictReader(io.StringIO(call(tmp_path, SHOW, "--csv"))))
     told = json.loads(call(tmp_path, SHOW, "--json"))
     losses = [last(first.parent / str(number))["eval/loss"] for number in range(3)]
@@ -83,6 +87,11 @@ def test_a_sweep_is_killed_and_resumed_and_its_best_configuration_trains(tmp_pat
         "complete"
     ] * 3
     assert told["best"] == [losses.index(min(losses))]
+
+    (moved,) = told["transfer"]
+    assert moved["large"]["lr"] == pytest.approx(2 * moved["small"]["lr"])
+    transferred = compose(["experiment=best-transferred"], tmp_path / "sweeps" / "first" / "best")
+    assert validate(transferred).config["scaling"]["reference"] == 16
 
     call(tmp_path, REPORT)
     assert (tmp_path / "sweeps" / "first" / "report.html").exists()
