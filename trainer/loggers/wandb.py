@@ -118,12 +118,12 @@ def _has_key(path: Path, server: str) -> bool:
 
 
 def _run_id(folder: Path | None) -> str:
-    """The wandb id of the run in this folder, drawn once and written at once."""
+    """The wandb id of the run in this folder, drawn once and written at once; a W&B agent gives its runs theirs."""
     path = None if folder is None else folder / _RUN_ID
     known = path.read_text().strip() if path is not None and path.exists() else ""
     if known:
         return known
-    fresh = os.urandom(8).hex()
+    fresh = (os.environ.get("WANDB_RUN_ID") if os.environ.get("WANDB_SWEEP_ID") else None) or os.urandom(8).hex()
     if path is not None:
         temporary = path.with_name(f".{_RUN_ID}.new")
         temporary.write_text(fresh + "\n")

@@ -122,6 +122,24 @@ def test_another_run_directory_is_another_wandb_run(tmp_path: Path) -> None:
     assert (tmp_path / "a/wandb-run-id").read_text() != (tmp_path / "b/wandb-run-id").read_text()
 
 
+def test_a_run_of_a_wandb_sweep_is_the_one_that_the_agent_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.yaml").write_text("optimizer.lr: {value: 0.05}\n")
+    agents = {"SWEEP_ID": "sweep1", "RUN_ID": "abc123", "SWEEP_PARAM_PATH": str(tmp_path / "config.yaml")}
+    for name, value in agents.items():
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    wandb.teardown()  # it reads the environment once
+    try:
+        run(tmp_path, [1])
+    finally:
+        wandb.teardown()
+    (header,) = of_kind(runs(tmp_path)[0], "run")
+    assert (header.run_id, header.sweep_id) == ("abc123", "sweep1")
+    assert (tmp_path / "wandb-run-id").read_text() == "abc123\n"  # which a resume without the agent goes on with
+    assert "optimizer.lr" in [item.key or item.nested_key[0] for item in header.config.update]
+
+
 def test_auto_does_nothing_where_nobody_is_logged_in(tmp_path: Path) -> None:
     run(tmp_path, [1], mode="auto")
     assert not (tmp_path / "wandb").exists()

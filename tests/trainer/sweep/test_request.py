@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gradwire.trainer.config import ConfigError, compose, validate
 from gradwire.trainer.sweep.definition import Definition
@@ -132,9 +133,9 @@ def test_what_does_not_go_together_is_refused(overrides: list[str], message: str
 
 
 def test_the_guides_yaml_is_a_sweep_and_its_mistakes_are_told_as_shown(tmp_path: Path) -> None:
-    (yaml,) = listings("yaml")
+    experiment, _ = listings("yaml")
     (tmp_path / "experiment").mkdir()
-    (tmp_path / "experiment" / "mine.yaml").write_text(yaml)
+    (tmp_path / "experiment" / "mine.yaml").write_text(experiment)
     sweep = requested(["sweep.dir=s", "experiment=mine", "lr=wsd", *CPU], tmp_path)
     assert [each.key for each in sweep.space.parameters] == ["optimizer.lr", "batch.size"] and sweep.trials() == 30
     told = complaints(
@@ -165,3 +166,18 @@ def test_the_guides_parts_of_a_run_are_accepted() -> None:
     for command in PARTS:
         assert validate(compose([*shlex.split(command)[3:], *CPU])).config["run"]["stop_at"]
     assert len(PARTS) == 2
+
+
+def test_the_guides_agent_of_weights_and_biases_starts_what_is_right() -> None:
+    from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
+
+    told = yaml.safe_load(listings("yaml")[1])
+    chosen = {"optimizer.lr": {"value": 0.0123}, "lr": {"value": "wsd"}}
+    assert told["parameters"].keys() == chosen.keys()
+    parts = {"${program}": [told["program"]]} | {
+        f"${{{name}}}": value for name, value in create_sweep_command_args({"args": chosen}).items()
+    }
+    command = [word for part in create_sweep_command(told["command"]) for word in parts.get(part, [part])]
+    assert command[:2] == ["gradwire", "train"]
+    config = validate(compose([*command[2:], *CPU])).config
+    assert config["optimizer"]["lr"] == 0.0123 and config["lr"]["_target_"].endswith("WarmupStableDecay")
