@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 ARGS   ?=
 
-.PHONY: train test check chromium clean
+.PHONY: train test check docs chromium clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.installed
@@ -19,6 +19,10 @@ check: $(VENV)/.installed-dev build/typing
 	$(BIN)/ruff format --check .
 	MYPYPATH=build/typing $(BIN)/mypy $(foreach p,$(PACKAGES),-p gradwire.$(p))
 	PYTHONPATH=build/typing $(BIN)/lint-imports --no-cache
+
+# The docs as a site: build/site/index.html. A warning, such as a link that leads nowhere, is an error.
+docs: $(VENV)/.installed-docs build/typing
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # Reports are tested in Debian's Chromium. Where it is missing and cannot be installed, these tests are skipped and say so.
 chromium:
@@ -49,6 +53,10 @@ $(VENV)/.installed: pyproject.toml $(VENV)/.torch
 
 $(VENV)/.installed-test: pyproject.toml $(VENV)/.torch
 	$(PIP) -e '.[test]'
+	touch $@ $(VENV)/.installed
+
+$(VENV)/.installed-docs: pyproject.toml $(VENV)/.torch
+	$(PIP) -e '.[docs]'
 	touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/.torch
