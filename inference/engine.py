@@ -17,7 +17,7 @@ from gradwire.inference.errors import CacheFullError, InferenceError
 from gradwire.inference.model import CachedModel
 from gradwire.inference.request import Request, RequestState
 from gradwire.inference.sampling import Sampling, uniform
-from gradwire.inference.steps import evaluating
+from gradwire.inference.steps import evaluating, without_gradients
 
 
 class Engine:
@@ -94,9 +94,12 @@ class Engine:
         while self._running or self._waiting:
             yield from self.step()
 
-    @torch.no_grad()
     def step(self) -> list[Token]:
         """Let requests join, and give every running sequence its next token, in one call of the model."""
+        with without_gradients(self._pool.layout):
+            return self._step()
+
+    def _step(self) -> list[Token]:
         joining = [] if self._holding else self._admit()
         if not self._running and self._waiting:  # the pool has other users, who hold too much
             raise PoolFullError(f"the next request does not fit into the {self._pool.free} blocks that are free")

@@ -29,6 +29,8 @@ class Layout:
         rotation: How the cache turns queries and keys by their positions; None where the model does so itself.
         packed: Whether the model gives the logits of what `cache.wanted` picks, so that sequences can lie side by side
             in one row.
+        forgets: Whether the model keeps no tensor of a call: then it is called in `torch.inference_mode`, where
+            operations cost less, and whose tensors no training may meet.
     """
 
     layers: int
@@ -39,6 +41,7 @@ class Layout:
     context: int | None = None
     rotation: Rotation | None = None
     packed: bool = False
+    forgets: bool = False
 
     @property
     def token_bytes(self) -> int:

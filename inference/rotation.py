@@ -3,6 +3,8 @@
 Shapes: T tokens, E head width.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -20,22 +22,34 @@ def rotate(x_TE: Tensor, rotation_2TE: Tensor) -> Tensor:
 
 
 class Turn:
-    """As `rotate` for the tokens of one step, laid out so that it takes few operations in each layer.
+    """As `rotate`, laid out so that it takes few operations in each layer.
 
     Args:
-        rotation_2TE: Cosines and sines [2, ..., T, E/2].
-        dtype: Of what will be turned, usually.
+        cos_TE: Cosines [..., T, E], of both halves.
+        sin_TE: Sines likewise, negative in the first half.
     """
 
-    def __init__(self, rotation_2TE: Tensor, dtype: torch.dtype) -> None:
+    def __init__(self, cos_TE: Tensor, sin_TE: Tensor) -> None:
+        self._cos_TE, self._sin_TE = cos_TE, sin_TE
+
+    @classmethod
+    def by(cls, rotation_2TE: Tensor, dtype: torch.dtype) -> "Turn":
+        """By cosines and sines [2, ..., T, E/2].
+
+        Args:
+            rotation_2TE: As for `rotate`.
+            dtype: Of what will be turned, usually.
+        """
         cos_TE, sin_TE = rotation_2TE.to(dtype)
-        self._cos_TE = torch.cat([cos_TE, cos_TE], -1)
-        self._sin_TE = torch.cat([-sin_TE, sin_TE], -1)
+        return cls(torch.cat([cos_TE, cos_TE], -1), torch.cat([-sin_TE, sin_TE], -1))
+
+    def at(self, index: Any) -> "Turn":
+        """The turns of some of the tokens."""
+        return Turn(self._cos_TE[index], self._sin_TE[index])
 
     def __call__(self, x_TE: Tensor) -> Tensor:
         """Turned queries or keys [..., T, E]."""
-        first, second = x_TE.chunk(2, -1)
-        swapped = torch.cat([second, first], -1)
+        swapped = x_TE.roll(x_TE.shape[-1] // 2, -1)
         if x_TE.dtype != self._cos_TE.dtype:
             return (x_TE * self._cos_TE + swapped * self._sin_TE).to(x_TE.dtype)
         return torch.addcmul(x_TE * self._cos_TE, swapped, self._sin_TE)

@@ -16,7 +16,7 @@ from gradwire.inference.completion import Finish, Token
 from gradwire.inference.errors import CacheFullError
 from gradwire.inference.model import CachedModel
 from gradwire.inference.sampling import Sampling, uniform
-from gradwire.inference.steps import Cached, Prompts, Steps, Uncached, evaluating
+from gradwire.inference.steps import Cached, Prompts, Steps, Uncached, evaluating, without_gradients
 from gradwire.inference.stopping import Stop
 
 Model = CachedModel | Callable[[Tensor], Tensor]
@@ -57,7 +57,6 @@ class Run:
         self._going = set(range(len(self._starts)))
         self._seen_BV: Tensor | None = None
 
-    @torch.no_grad()
     def stream(
         self,
         model: Model,
@@ -67,7 +66,18 @@ class Run:
     ) -> Iterator[Token]:
         """The tokens; see `stream_tokens`."""
         if not self._new:
-            return
+            return iter(())
+        layout = model.kv_layout() if isinstance(model, CachedModel) and caching.kind != "none" else None
+        stream: Iterator[Token] = without_gradients(layout)(self._stream)(model, caching, lockstep, agree)
+        return stream
+
+    def _stream(
+        self,
+        model: Model,
+        caching: Caching,
+        lockstep: Lockstep | None,
+        agree: Callable[[Tensor], Tensor],
+    ) -> Iterator[Token]:
         with evaluating(model):
             steps = self._steps(model, caching, lockstep)
             going = bool if lockstep is None else lockstep.going

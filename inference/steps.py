@@ -6,13 +6,13 @@ Shapes: B sequences, T tokens, V vocabulary.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from gradwire.inference.caches import Cache
-from gradwire.inference.model import CachedModel
+from gradwire.inference.model import CachedModel, Layout
 
 Prompts = Sequence[Sequence[int]]
 
@@ -134,3 +134,12 @@ def evaluating(model: object) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+
+
+def without_gradients(layout: Layout | None) -> Any:
+    """A context, also a decorator, in which nothing is recorded for gradients; the cheapest that suits the model.
+
+    Args:
+        layout: None for a model that takes no cache.
+    """
+    return torch.inference_mode() if layout is not None and layout.forgets else torch.no_grad()

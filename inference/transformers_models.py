@@ -39,6 +39,7 @@ def _kind(config: Any) -> str:
 def layout_of(model: nn.Module) -> Layout:
     """What a transformers model keeps of each token, from its configuration."""
     config, weight = config_of(model), next(model.parameters())
+    rotation = _rotation_of(model)
     return Layout(
         layers=config.num_hidden_layers,
         kv_heads=getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
@@ -46,7 +47,9 @@ def layout_of(model: nn.Module) -> Layout:
         dtype=weight.dtype,
         device=weight.device,
         context=getattr(config, "max_position_embeddings", None),
-        rotation=_rotation_of(model),
+        rotation=rotation,
+        # Without steady frequencies a model may keep those of a call.
+        forgets=rotation is not None and all(type(each) is nn.Parameter for each in model.parameters()),
     )
 
 

@@ -1,6 +1,7 @@
 """The one interface of all caches.
 
-Shapes: B sequences, K key/value heads, G query heads that share one, T new tokens, S cached ones, E head width.
+Shapes: B sequences, K key/value heads, G query heads that share one, T new tokens, S cached ones, E head
+width, M queries, key and value of a key/value head (G + 2).
 """
 
 from abc import ABC, abstractmethod
@@ -106,6 +107,7 @@ class Cache(ABC):
             k_BKTE: Keys, likewise.
             v_BKTE: Values.
         """
+        self._prepare_turns()
         if self._turn_q is not None and self._turn_k is not None:
             q_BKGTE, k_BKTE = self._turn_q(q_BKGTE), self._turn_k(k_BKTE)
         keys_BKSE, values_BKSE = self.update(layer, k_BKTE, v_BKTE)
@@ -113,13 +115,28 @@ class Cache(ABC):
             keys_BKSE, values_BKSE = keys_BKSE.to(q_BKGTE.dtype), values_BKSE.to(q_BKGTE.dtype)
         return attention(q_BKGTE, keys_BKSE, values_BKSE, self._mask_BTS, self._causal)
 
+    def attend_grouped(self, layer: int, qkv_BTKME: Tensor) -> Tensor:
+        """As `attend`, for queries, keys and values as one product makes them; the mixed values [B, T, K·G·E].
+
+        Args:
+            layer: Counted from 0.
+            qkv_BTKME: For each key/value head its G queries, its key and its value: M = G + 2.
+        """
+        qkv_BKMTE = qkv_BTKME.permute(0, 2, 3, 1, 4)
+        mixed_BKGTE = self.attend(layer, qkv_BKMTE[:, :, :-2], qkv_BKMTE[:, :, -2], qkv_BKMTE[:, :, -1])
+        return mixed_BKGTE.permute(0, 3, 1, 2, 4).flatten(2)
+
+    def _prepare_turns(self) -> None:
+        """Where queries and keys are turned, and `begin` left it for when they come."""
+
     def _turn_to(self, rotation: Tensor) -> None:
         """Turn what comes by cosines and sines [2, T, E/2], or [2, B, T, E/2]."""
         dtype = self.layout.dtype
         if rotation.dim() == 3:
-            self._turn_q = self._turn_k = Turn(rotation, dtype)
+            self._turn_q = self._turn_k = Turn.by(rotation, dtype)
         else:
-            self._turn_k, self._turn_q = Turn(rotation[:, :, None], dtype), Turn(rotation[:, :, None, None], dtype)
+            self._turn_k = Turn.by(rotation[:, :, None], dtype)
+            self._turn_q = self._turn_k.at((slice(None), None))
 
     def _check_context(self, tokens: int) -> None:
         context = self.layout.context

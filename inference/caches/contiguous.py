@@ -1,15 +1,18 @@
 """One stretch of memory for each sequence.
 
-Shapes: B sequences, K key/value heads, T new tokens, S cached ones, E head width.
+Shapes: B sequences, K key/value heads, T new tokens, N queries and key of a key/value head, M those and its
+value, S cached ones, E head width.
 """
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from gradwire.inference.caches.cache import Cache, check_padding, check_rows, check_untouched, repeated
 from gradwire.inference.caches.storage import MakeStorage, Plain
 from gradwire.inference.errors import CacheFullError
 from gradwire.inference.model import Layout
+from gradwire.inference.rotation import Turn
 
 
 class Contiguous(Cache):
@@ -30,6 +33,7 @@ class Contiguous(Cache):
         self._storage = storage(shape, layout.dtype, layout.device)
         self._padding_B: Tensor | None = None
         self._start = self._end = 0
+        self._turns: Turn | None = None
 
     @property
     def nbytes(self) -> int:
@@ -72,11 +76,34 @@ class Contiguous(Cache):
         self._filled = self._storage.part((every, rows, every, slice(0, end)))
         self._mask_BTS = self._mask()
         self._causal = tokens > 1 and self._mask_BTS is None
+        self._turn_q = self._turn_k = None
+
+    def attend_grouped(self, layer: int, qkv_BTKME: Tensor) -> Tensor:
+        if qkv_BTKME.shape[1] > 1 or qkv_BTKME.dtype != self.layout.dtype:
+            return super().attend_grouped(layer, qkv_BTKME)
+        self._prepare_turns()
+        qkv_BKME = qkv_BTKME[:, 0]
+        qk_BKNE = qkv_BKME[:, :, :-1] if self._turn_k is None else self._turn_k(qkv_BKME[:, :, :-1])
+        self._new.write(2 * layer, qk_BKNE[:, :, -1:])
+        self._new.write(2 * layer + 1, qkv_BKME[:, :, -1:])
+        keys_BKSE, values_BKSE = self._filled.read(2 * layer), self._filled.read(2 * layer + 1)
+        mask_B1TS = None if self._mask_BTS is None else self._mask_BTS[:, None]
+        # Queries that share keys are like queries of several tokens.
+        mixed_BKGE = functional.scaled_dot_product_attention(qk_BKNE[:, :, :-1], keys_BKSE, values_BKSE, mask_B1TS)
+        return mixed_BKGE.reshape(len(mixed_BKGE), 1, -1)
+
+    def _prepare_turns(self) -> None:
         rotation = self.layout.rotation
-        if rotation is not None:
-            self._turn_to(
-                rotation.span(self._start, tokens) if self._padding_B is None else rotation.known(self.positions)
-            )
+        if self._turn_k is not None or rotation is None:
+            return
+        if self._turns is None:  # of all positions: a step has but to look them up
+            context = self.layout.context or self.length
+            self._turns = Turn.by(rotation.span(0, min(self.length, context)), self.layout.dtype)
+        if self._padding_B is None:
+            self._turn_q = self._turn_k = self._turns.at(slice(self._start, self._end))
+        else:
+            self._turn_k = self._turns.at(self.positions).at((slice(None), None))
+            self._turn_q = self._turn_k.at((slice(None), None))
 
     def _mask(self) -> Tensor | None:
         """None where a token sees all that is cached, or the first tokens see those before them."""

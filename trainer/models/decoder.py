@@ -16,8 +16,9 @@ from torch.nn import functional
 from gradwire.inference import Cache, Layout, Rotation, rotate
 from gradwire.trainer.config.range import Range
 from gradwire.trainer.models.errors import ModelError
+from gradwire.trainer.models.normed import normed
 
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # of queries, keys and values, in a cache
+Attend = Callable[[Tensor], Tensor]  # of queries, keys and values side by side, in a cache
 
 
 class Decoder(nn.Module):
@@ -123,8 +124,8 @@ class Decoder(nn.Module):
         cache.begin(ids_BT.shape[1])
         x_BTD = self.embedding(ids_BT)
         for layer, block in enumerate(self.blocks):
-            x_BTD = block(x_BTD, None, attend=functools.partial(cache.attend, layer))
-        logits_B1V: Tensor = self.output(self.norm(cache.wanted(x_BTD)))
+            x_BTD = block(x_BTD, None, attend=functools.partial(cache.attend_grouped, layer))
+        logits_B1V: Tensor = self.output(normed(self.norm, cache.wanted(x_BTD)))
         return logits_B1V
 
     def kv_layout(self) -> Layout:
@@ -140,6 +141,7 @@ class Decoder(nn.Module):
             context=self.context,
             rotation=Rotation(self._frequencies(weight.device), self._rotation_on(weight.device)),
             packed=True,
+            forgets=all(type(each) is nn.Parameter for each in self.parameters()),  # sharded ones are gathered and kept
         )
 
     def _frequencies(self, device: torch.device) -> Tensor:
@@ -196,41 +198,47 @@ class Block(nn.Module):
         mask_B1TT: Tensor | None = None,
         attend: Attend | None = None,
     ) -> Tensor:
-        x_BTD = x_BTD + self._dropped(self._attention(self.attention_norm(x_BTD), rotation, mask_B1TT, attend))
-        both_BTF = self.gate_up(self.feed_forward_norm(x_BTD))
-        gate_BTNF, up_BTNF = both_BTF.view(*both_BTF.shape[:-1], -1, 2, self.part_width).unbind(-2)
-        return x_BTD + self._dropped(self.down((functional.silu(gate_BTNF) * up_BTNF).flatten(-2)))
+        if attend is not None:
+            return self._continue(x_BTD, attend)
+        assert rotation is not None, "a cache alone knows positions by itself"
+        x_BTD = x_BTD + self._dropped(self._attention(self.attention_norm(x_BTD), rotation, mask_B1TT))
+        return x_BTD + self._dropped(self._feed_forward(self.feed_forward_norm(x_BTD)))
+
+    def _continue(self, x_BTD: Tensor, attend: Attend) -> Tensor:
+        """With a cache; in few operations, since for one token their number is what takes the time."""
+        x_BTD = x_BTD + self._dropped(self.attend(attend(self._grouped(normed(self.attention_norm, x_BTD)))))
+        return x_BTD + self._dropped(self._feed_forward(normed(self.feed_forward_norm, x_BTD)))
 
     def _dropped(self, x_BTD: Tensor) -> Tensor:
         """After dropout, while training: a step of generation notices every call."""
         dropped_BTD: Tensor = self.dropout(x_BTD) if self.dropout.training else x_BTD
         return dropped_BTD
 
-    def _attention(
-        self,
-        x_BTD: Tensor,
-        rotation: Tensor | None,
-        mask_B1TT: Tensor | None = None,
-        attend: Attend | None = None,
-    ) -> Tensor:
-        batch, tokens, _ = x_BTD.shape
+    def _grouped(self, x_BTD: Tensor) -> Tensor:
+        """For each key/value head its queries, its key and its value [B, T, K, G + 2, E]."""
         group = self.heads // self.kv_heads
-        qkv_BKGTE = self.grouped_qkv(x_BTD).view(batch, tokens, -1, group + 2, self.head_width).permute(0, 2, 3, 1, 4)
-        q_BKGTE, k_BK1TE, v_BKTE = qkv_BKGTE[:, :, :group], qkv_BKGTE[:, :, group : group + 1], qkv_BKGTE[:, :, -1]
-        if rotation is None:
-            assert attend is not None, "a cache alone knows positions by itself"
-            mixed_BHTE = attend(q_BKGTE, k_BK1TE[:, :, 0], v_BKTE).flatten(1, 2)
-        else:
-            mixed_BHTE = functional.scaled_dot_product_attention(
-                rotate(q_BKGTE, rotation).flatten(1, 2),
-                rotate(k_BK1TE, rotation).flatten(1, 2),
-                v_BKTE,
-                mask_B1TT,
-                is_causal=mask_B1TT is None,
-                enable_gqa=self.heads != self.kv_heads,
-            )
+        grouped: Tensor = self.grouped_qkv(x_BTD)
+        return grouped.view(*x_BTD.shape[:2], -1, group + 2, self.head_width)
+
+    def _attention(self, x_BTD: Tensor, rotation: Tensor, mask_B1TT: Tensor | None) -> Tensor:
+        batch, tokens, _ = x_BTD.shape
+        qkv_BKMTE = self._grouped(x_BTD).permute(0, 2, 3, 1, 4)
+        mixed_BHTE = functional.scaled_dot_product_attention(
+            rotate(qkv_BKMTE[:, :, :-2], rotation).flatten(1, 2),
+            rotate(qkv_BKMTE[:, :, -2:-1], rotation).flatten(1, 2),
+            qkv_BKMTE[:, :, -1],
+            mask_B1TT,
+            is_causal=mask_B1TT is None,
+            enable_gqa=self.heads != self.kv_heads,
+        )
         mixed_BTD: Tensor = self.attend(mixed_BHTE.transpose(1, 2).reshape(batch, tokens, -1))
         return mixed_BTD
+
+    def _feed_forward(self, x_BTD: Tensor) -> Tensor:
+        both_BTF = self.gate_up(x_BTD)
+        gate_BTNF, up_BTNF = both_BTF.view(*both_BTF.shape[:-1], -1, 2, self.part_width).unbind(-2)
+        out_BTD: Tensor = self.down((functional.silu(gate_BTNF) * up_BTNF).flatten(-2))
+        return out_BTD
 
 
 def within_documents(positions_BT: Tensor) -> Tensor:
