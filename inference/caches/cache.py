@@ -107,7 +107,6 @@ class Cache(ABC):
             k_BKTE: Keys, likewise.
             v_BKTE: Values.
         """
-        self._prepare_turns()
         if self._turn_q is not None and self._turn_k is not None:
             q_BKGTE, k_BKTE = self._turn_q(q_BKGTE), self._turn_k(k_BKTE)
         keys_BKSE, values_BKSE = self.update(layer, k_BKTE, v_BKTE)
@@ -125,9 +124,6 @@ class Cache(ABC):
         qkv_BKMTE = qkv_BTKME.permute(0, 2, 3, 1, 4)
         mixed_BKGTE = self.attend(layer, qkv_BKMTE[:, :, :-2], qkv_BKMTE[:, :, -2], qkv_BKMTE[:, :, -1])
         return mixed_BKGTE.permute(0, 3, 1, 2, 4).flatten(2)
-
-    def _prepare_turns(self) -> None:
-        """Where queries and keys are turned, and `begin` left it for when they come."""
 
     def _turn_to(self, rotation: Tensor) -> None:
         """Turn what comes by cosines and sines [2, T, E/2], or [2, B, T, E/2]."""

@@ -79,9 +79,9 @@ class Contiguous(Cache):
         self._turn_q = self._turn_k = None
 
     def attend_grouped(self, layer: int, qkv_BTKME: Tensor) -> Tensor:
+        self._prepare_turns()
         if qkv_BTKME.shape[1] > 1 or qkv_BTKME.dtype != self.layout.dtype:
             return super().attend_grouped(layer, qkv_BTKME)
-        self._prepare_turns()
         qkv_BKME = qkv_BTKME[:, 0]
         qk_BKNE = qkv_BKME[:, :, :-1] if self._turn_k is None else self._turn_k(qkv_BKME[:, :, :-1])
         self._new.write(2 * layer, qk_BKNE[:, :, -1:])
@@ -91,6 +91,10 @@ class Contiguous(Cache):
         # Queries that share keys are like queries of several tokens.
         mixed_BKGE = functional.scaled_dot_product_attention(qk_BKNE[:, :, :-1], keys_BKSE, values_BKSE, mask_B1TS)
         return mixed_BKGE.reshape(len(mixed_BKGE), 1, -1)
+
+    def attend(self, layer: int, q_BKGTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor) -> Tensor:
+        self._prepare_turns()
+        return super().attend(layer, q_BKGTE, k_BKTE, v_BKTE)
 
     def _prepare_turns(self) -> None:
         rotation = self.layout.rotation

@@ -204,6 +204,17 @@ def test_the_callers_random_numbers_and_gradients_stay_as_they_are() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("kind", ["contiguous", "static", "none"])
+def test_a_model_that_has_generated_before_anything_else_learns(kind: Any) -> None:
+    model = decoder().train()
+    modes: list[bool] = []
+    model.embedding.register_forward_hook(lambda module, inputs, out: modes.append(torch.is_inference_mode_enabled()))
+    generate(model, [[1, 2, 3]], 4, caching=Caching(kind=kind))
+    assert set(modes) == {kind != "none"}
+    model(torch.tensor([[1, 2, 3]])).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
 def test_no_graph_is_recorded() -> None:
     weight = torch.ones(10, requires_grad=True)
     seen: list[bool] = []

@@ -220,7 +220,7 @@ class Block(nn.Module):
         grouped: Tensor = self.grouped_qkv(x_BTD)
         return grouped.view(*x_BTD.shape[:2], -1, group + 2, self.head_width)
 
-    def _attention(self, x_BTD: Tensor, rotation: Tensor, mask_B1TT: Tensor | None) -> Tensor:
+    def _attention(self, x_BTD: Tensor, rotation: Tensor, mask_B1TT: Tensor | None = None) -> Tensor:
         batch, tokens, _ = x_BTD.shape
         qkv_BKMTE = self._grouped(x_BTD).permute(0, 2, 3, 1, 4)
         mixed_BHTE = functional.scaled_dot_product_attention(

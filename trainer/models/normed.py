@@ -17,12 +17,12 @@ def normed(norm: nn.RMSNorm, x_BTD: Tensor) -> Tensor:
         norm: Over the last axis.
         x_BTD: Activations.
     """
-    weight, width = norm.weight, x_BTD.shape[-1]
-    plain = x_BTD.is_cpu and x_BTD.dtype == weight.dtype == torch.float32 and norm.eps is not None
-    if not plain or torch.compiler.is_compiling():
+    weight, width, eps = norm.weight, x_BTD.shape[-1], norm.eps
+    single = x_BTD.is_cpu and x_BTD.dtype == weight.dtype == torch.float32
+    if not single or eps is None or torch.compiler.is_compiling():
         out_BTD: Tensor = norm(x_BTD)
         return out_BTD
-    length_BT1 = torch.linalg.vector_norm(x_BTD, 2, -1, keepdim=True).hypot(_scalar(math.sqrt(width * norm.eps)))
+    length_BT1 = torch.linalg.vector_norm(x_BTD, 2, -1, keepdim=True).hypot(_scalar(math.sqrt(width * eps)))
     return torch.addcdiv(_scalar(0.0), x_BTD, length_BT1, value=math.sqrt(width)) * weight
 
 
