@@ -26,6 +26,7 @@ from gradwire.comm.sparse import SparseParameter, sparse_names
 from gradwire.comm.works import Op, check_op
 
 Overlap = Literal["backward", "update"]
+"""What hides a reduction: the backward pass that makes the gradients, or the whole next update."""
 
 _FIRST_BUCKET = 1 << 20  # bytes; small, so that sending begins early in backward
 _WORTH_COMPILING = 16 << 20  # bytes of gradients from which on compiling the codecs saves more time than it takes

@@ -29,6 +29,7 @@ from gradwire.comm.telemetry import Traffic
 from gradwire.comm.works import Op, Work
 
 Observer = Callable[[tuple[str, ...], Tensor], None]
+"""Sees a bucket's parameter names and its flat local gradient, read only, before it is sent."""
 
 
 class Reducer:

@@ -12,6 +12,7 @@ from gradwire.comm.errors import CommError
 from gradwire.comm.group import await_release, named
 
 Op = Literal["mean", "sum"]
+"""What becomes of the ranks' values."""
 
 
 class Work(Protocol):

@@ -1,5 +1,6 @@
-"""The docs as a site: it builds without a warning, links and anchors included, and pages load nothing from elsewhere."""
+"""The docs as a site: it builds without a warning, links and anchors included, and nothing is loaded from elsewhere."""
 
+import ast
 import os
 import re
 import subprocess
@@ -64,3 +65,21 @@ def test_the_readme_is_the_first_page_and_links_to_the_guides(site: Path) -> Non
     first = (site / "index.html").read_text()
     assert '<a href="elastic.html"><code>docs/elastic.md</code></a>' in first
     assert '<img alt="A report of a run' in first and 'src="images/report.png"' in first
+
+
+@pytest.mark.parametrize("library", ["comm", "schedulers", "checkpoint", "inference", "trainer"])
+def test_every_public_name_of_a_library_is_in_its_reference(site: Path, library: str) -> None:
+    listed = re.search(r"^__all__ = (\[.*?\])$", (ROOT / library / "__init__.py").read_text(), re.DOTALL | re.MULTILINE)
+    assert listed is not None
+    reference = (site / "reference" / f"{library}.html").read_text()
+    shown = rf'id="gradwire(\.{library}\.(\w+\.)?|{library})%s"'  # of a name, and of a module that has a heading
+    assert [name for name in ast.literal_eval(listed[1]) if not re.search(shown % name, reference)] == []
+
+
+def test_every_key_and_every_option_is_in_the_reference(site: Path) -> None:
+    reference = (site / "reference" / "configuration.html").read_text()
+    for key in ("clip", "run.stop_at", "comm.segment_mb", "checkpoint.recover_within", "sweep.pruner", "model.init"):
+        assert f"<code>{key}</code>" in reference
+    options = [path.relative_to(ROOT / "conf") for path in (ROOT / "conf").rglob("*/*.yaml")]
+    for option in options:
+        assert f"{option.stem}</code>" in reference, option
