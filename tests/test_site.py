@@ -83,3 +83,13 @@ def test_every_key_and_every_option_is_in_the_reference(site: Path) -> None:
     options = [path.relative_to(ROOT / "conf") for path in (ROOT / "conf").rglob("*/*.yaml")]
     for option in options:
         assert f"{option.stem}</code>" in reference, option
+
+
+def test_the_tutorial_of_the_libraries_shows_the_examples(site: Path) -> None:
+    tutorial = re.sub(r"<[^>]+>", "", (site / "tutorials" / "libraries.html").read_text())
+    for line in (
+        "scheduler = torch_scheduler(plan, optimizer)",
+        "attach(model, AllReduce(), op=",
+        "checkpointer.restore()",
+    ):
+        assert line in tutorial
