@@ -14,6 +14,7 @@ from gradwire.inference.caches import (
     Table,
     Window,
 )
+from gradwire.inference.compiled import Compiled
 from gradwire.inference.completion import Completion, Token
 from gradwire.inference.engine import Engine
 from gradwire.inference.errors import CacheFullError, InferenceError, UnsuitedModelError
@@ -31,6 +32,7 @@ __all__ = [
     "CacheFullError",
     "CachedModel",
     "Caching",
+    "Compiled",
     "Completion",
     "Contiguous",
     "Engine",

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,6 +52,9 @@ def generate(
         int | None, typer.Option(min=1, help="Most tokens that are kept; the model's context if not given.")
     ] = None,
     kept: Annotated[int, typer.Option(min=0, help="First tokens that a window never lets go.")] = 4,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Compile a step of one token; takes a while, and --cache static.")
+    ] = False,
     batch: Annotated[int, typer.Option(min=1, help="Prompts that are continued at a time.")] = 16,
     json_file: Annotated[
         Path | None,
@@ -68,7 +71,11 @@ def generate(
 
         sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty)
         caching = Caching(cache, limit, length, kept, precision)  # type: ignore[arg-type]  # checked there
+        if compiled and cache != "static":
+            raise typer.BadParameter(f"--compile needs --cache static, found {cache}")
         model = _load(run, overrides or [], config_dir)
+        if compiled:
+            model = _compiled(model)
         stops = Stop(strings=tuple(stop or ()), decode=model.decode)
         writer = _Writer(model, tokens, samples, seed, sampling, stops, caching)
         if given is not None:
@@ -188,6 +195,14 @@ def _load(run: str, overrides: list[str], config_dir: Path | None) -> "TextModel
     from gradwire.trainer.text_model import TextModel
 
     return TextModel.load(valid.config, valid.allow_targets, reference)
+
+
+def _compiled(model: "TextModel") -> "TextModel":
+    from gradwire.inference import CachedModel, Compiled, UnsuitedModelError
+
+    if not isinstance(model.model, CachedModel):
+        raise UnsuitedModelError(f"{type(model.model).__name__} takes no cache: it cannot be compiled for one")
+    return replace(model, model=Compiled(model.model))
 
 
 def _continue(writer: _Writer, prompts: Sequence[str], batch: int, run: str, json_file: Path | None) -> None:

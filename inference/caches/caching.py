@@ -19,6 +19,7 @@ Limit = Literal["error", "window"]
 KINDS: tuple[Kind, ...] = ("contiguous", "static", "paged", "none")
 LIMITS: tuple[Limit, ...] = ("error", "window")
 PRECISIONS = ("model", "int8")
+_STATIC = 64  # tokens, of which the length of a static cache is a multiple
 
 
 @dataclass(frozen=True)
@@ -90,4 +91,6 @@ class Caching:
         if self.kind == "paged":
             pool = Pool(layout, rows * -(-tokens // self.block), self.block, self.storage)
             return Paged(pool, [Table(pool) for _ in range(rows)])
-        return (Static if self.kind == "static" else Contiguous)(layout, rows, tokens, self.storage)
+        if self.kind == "static":  # of few lengths: for each a step is compiled
+            return Static(layout, rows, -(-tokens // _STATIC) * _STATIC, self.storage)
+        return Contiguous(layout, rows, tokens, self.storage)

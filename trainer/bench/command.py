@@ -187,6 +187,9 @@ def inference(
     requests: Annotated[int, typer.Option(min=2, help="Requests of the mixed workload.")] = 64,
     rows: Annotated[int, typer.Option(min=1, help="Of them, served at a time.")] = 16,
     rounds: Annotated[int, typer.Option(min=2, help="Turns of each contender.")] = 9,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Let the decoder and transformers compile their static caches' steps too.")
+    ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers to this file too.")
     ] = None,
@@ -200,6 +203,7 @@ def inference(
         "requests": requests,
         "rows": rows,
         "rounds": rounds,
+        "compile": compiled,
     }
     context = max(prompt + new, *_counts(lengths))
     own = ["model=decoder_10m", f"data.context={context}", "launch.processes=1"]

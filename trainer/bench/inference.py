@@ -98,7 +98,7 @@ class _Bench:
     def __init__(self, model: Decoder, context: WorkerContext) -> None:
         self._model, self._context, self._told = model, context, context.arguments
         self._prompt, self._new = self._told["prompt"], self._told["new"]
-        self._contenders, self._unavailable = contenders(model)
+        self._contenders, self._unavailable = contenders(model, self._told["compile"])
         self._check_context()
 
     def run(self) -> Findings:
@@ -136,13 +136,12 @@ class _Bench:
         prompt_BT = self._ids(batch, self._prompt)
         seconds: dict[str, list[float]] = {name: [] for name in self._contenders}
         names = list(self._contenders)
-        for name in names:
-            self._timed(self._contenders[name], prompt_BT, min(4, self._new))
+        first = {name: self._timed(self._contenders[name], prompt_BT, self._new) for name in names}
         for number in range(self._told["rounds"]):
             for name in names[number % len(names) :] + names[: number % len(names)]:
                 pulse(self._context, f"{name} at batch {batch}")
                 seconds[name].append(self._timed(self._contenders[name], prompt_BT, self._new))
-        table = rows(seconds, batch * self._new)
+        table = rows(seconds, batch * self._new, first)
         say("\n".join(contest_lines(batch, table)))
         return table
 
@@ -168,7 +167,7 @@ class _Bench:
     @torch.no_grad()
     def _faults(self) -> dict[str, str]:
         """Contenders whose tokens are not likeliest by the plain model, beyond rounding."""
-        prompt_BT = self._ids(2, self._prompt)
+        prompt_BT = self._ids(self._told["batches"][0], self._prompt)  # a size that was compiled for
         faults = {}
         for name, contender in self._contenders.items():
             if name.endswith("int8"):  # another function, within what eight bits lose

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradwire.inference import Cache, Caching, Layout, Sampling, generate
+from gradwire.inference import Cache, Caching, Compiled, Layout, Sampling, generate
+from gradwire.inference.compiled import CPU_OPTIONS
 from gradwire.trainer.models import Decoder
 from gradwire.trainer.models.hugging_face import hugging_face_layout
 
@@ -17,16 +18,20 @@ Contender = Callable[[Tensor, int], Tensor]  # prompts [B, T] and N to new token
 GREEDY = Sampling(temperature=0.0)
 OURS, ANEW = "gradwire", "gradwire, no cache"
 DYNAMIC, STATIC = "transformers, dynamic", "transformers, static"
+COMPILED = "gradwire, compiled"
+STATIC_COMPILED = "transformers, static compiled"
 THEIRS_ON_OURS = "transformers' model, gradwire"
 
 
-def contenders(model: Decoder) -> tuple[dict[str, Contender], dict[str, str]]:
-    """Who takes part, and why who does not."""
+def contenders(model: Decoder, compiled: bool = False) -> tuple[dict[str, Contender], dict[str, str]]:
+    """Who takes part, compiled ones only where asked for, and why who does not."""
     own: dict[str, Contender] = {
         OURS: ours(model, Caching()),
         "gradwire, paged": ours(model, Caching(kind="paged")),
         "gradwire, int8": ours(model, Caching(precision="int8")),
     }
+    if compiled:
+        own[COMPILED] = ours(Compiled(model), Caching(kind="static"))
     try:
         llama = as_llama(model)
     except ImportError as error:
@@ -39,6 +44,8 @@ def contenders(model: Decoder) -> tuple[dict[str, Contender], dict[str, str]]:
         STATIC: _theirs(llama, "static"),
         THEIRS_ON_OURS: ours(bridged, Caching()),
     }
+    if compiled:
+        theirs[STATIC_COMPILED] = _theirs(llama, "static", _compiling(llama))
     return own | theirs, {}
 
 
@@ -72,7 +79,18 @@ def as_llama(model: Decoder) -> nn.Module:
     return llama.to(model.embedding.weight.device).eval()
 
 
-def _theirs(llama: Any, kind: str | None) -> Contender:
+def _compiling(llama: nn.Module) -> Any:
+    """How transformers compiles a step: as we do."""
+    from transformers.generation.configuration_utils import CompileConfig
+
+    cpu = next(llama.parameters()).device.type == "cpu"
+    how: dict[str, Any] = {"mode": None, "options": CPU_OPTIONS} if cpu else {}
+    config: Any = CompileConfig(dynamic=False, **how)
+    config._compile_all_devices = True  # by itself it does so on accelerators only
+    return config
+
+
+def _theirs(llama: Any, kind: str | None, compiling: Any = None) -> Contender:
     def run(prompt_BT: Tensor, new: int) -> Tensor:
         ids: Tensor = llama.generate(
             prompt_BT,
@@ -83,6 +101,7 @@ def _theirs(llama: Any, kind: str | None) -> Contender:
             pad_token_id=0,
             eos_token_id=None,
             cache_implementation=kind,
+            compile_config=compiling,
         )
         return ids[:, prompt_BT.shape[1] :]
 

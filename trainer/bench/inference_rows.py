@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 from gradwire.comm.benchmark.paired import compare
 from gradwire.trainer.bench.inference_batching import Batching
-from gradwire.trainer.bench.inference_models import DYNAMIC, OURS, STATIC, THEIRS_ON_OURS
+from gradwire.trainer.bench.inference_models import (
+    COMPILED,
+    DYNAMIC,
+    OURS,
+    STATIC,
+    STATIC_COMPILED,
+    THEIRS_ON_OURS,
+)
 
 Interval = tuple[float, float, float]
 
@@ -20,11 +27,13 @@ class Row:
         seconds: Of each round.
         tokens_per_second: The median.
         ours_over: How many times as fast gradwire is, in paired rounds: median and 95 % interval.
+        first: Seconds of a first time before the rounds, in which compiled contenders are compiled.
     """
 
     seconds: tuple[float, ...]
     tokens_per_second: float
     ours_over: Interval
+    first: float
 
 
 @dataclass(frozen=True)
@@ -46,10 +55,10 @@ class Growth:
     exponent: float
 
 
-def rows(measured: Mapping[str, Sequence[float]], tokens: int) -> dict[str, Row]:
+def rows(measured: Mapping[str, Sequence[float]], tokens: int, first: Mapping[str, float]) -> dict[str, Row]:
     """A row for every contender, from its seconds for so many tokens."""
     return {
-        name: Row(tuple(seconds), tokens / statistics.median(seconds), compare(seconds, measured[OURS]))
+        name: Row(tuple(seconds), tokens / statistics.median(seconds), compare(seconds, measured[OURS]), first[name])
         for name, seconds in measured.items()
     }
 
@@ -77,6 +86,11 @@ def contest_lines(batch: int, table: Mapping[str, Row]) -> Iterator[str]:
     yield f"\n{f'batch {batch}':32}{'tokens/s':>12}   gradwire is × as fast [95 %]"
     for name, row in table.items():
         yield f"{name:32}{row.tokens_per_second:12,.1f}   {'' if name == OURS else _times(row.ours_over)}"
+    if COMPILED in table:
+        for own in (name for name in (DYNAMIC, STATIC, STATIC_COMPILED) if name in table):
+            yield f"{COMPILED}: × {_times(compare(table[own].seconds, table[COMPILED].seconds))} as fast as {own}"
+        firsts = (f"{name} {table[name].first:.0f} s" for name in (COMPILED, STATIC_COMPILED) if name in table)
+        yield f"the first time, with compiling: {', '.join(firsts)}"
     if THEIRS_ON_OURS in table:
         for own in (DYNAMIC, STATIC):
             times = _times(compare(table[own].seconds, table[THEIRS_ON_OURS].seconds))

@@ -1,0 +1,40 @@
+import pytest
+import torch
+
+from gradwire.inference import Caching, Compiled, InferenceError, Sampling, Static, generate
+from tests.inference.models import decoder, logits_by_step, prompts, recomputed
+
+GREEDY = Sampling(temperature=0.0)
+
+
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiled_steps_have_the_plain_models_logits(backend: str) -> None:
+    model = decoder(layers=1)
+    rows, following = prompts([3, 5]), torch.tensor(prompts([6, 6]))
+    found = logits_by_step(Compiled(model, backend), Static(model.kv_layout(), 2, 16), rows, following)
+    torch.testing.assert_close(found, recomputed(model, rows, following), rtol=0, atol=1e-4)
+
+
+def test_sizes_and_lengths_follow_each_other_in_any_order() -> None:
+    model = decoder().train()
+    compiled, static = Compiled(model, "eager"), Caching(kind="static")
+    for lengths, new in (((5,), 20), ((3, 4), 20), ((5,), 20), ((5,), 50), ((8, 2), 9)):
+        rows = prompts(lengths)
+        expected = generate(model, rows, new, GREEDY)
+        found = generate(compiled, rows, new, GREEDY, caching=static)
+        assert [each.tokens for each in found] == [each.tokens for each in expected]
+    assert model.training
+    other = generate(compiled, prompts([5]), 20, GREEDY)  # another cache than a static one, as without compiling
+    assert other == generate(model, prompts([5]), 20, GREEDY)
+
+
+def test_a_machine_without_a_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor import cpp_builder
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    def none() -> str:
+        raise InvalidCxxCompiler
+
+    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", none)
+    with pytest.raises(InferenceError, match="needs a C\\+\\+ compiler, and none was found: install g\\+\\+"):
+        Compiled(decoder())
