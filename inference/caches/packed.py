@@ -94,15 +94,27 @@ class Packed(Cache):
         mask_BTS = None if even else torch.arange(seen, device=device) <= positions_BT[..., None]
         return _Group(first, end, torch.tensor(blocks, device=device), seen, mask_BTS)
 
+    def attend_grouped(self, layer: int, qkv_BTKME: Tensor) -> Tensor:
+        if self._turn_q is None or qkv_BTKME.dtype != self.layout.dtype:
+            return super().attend_grouped(layer, qkv_BTKME)
+        qkv_KMNE = qkv_BTKME[0].permute(1, 2, 0, 3)
+        qk_KMNE = self._turn_q(qkv_KMNE[:, :-1])
+        mixed_KGNE = self._attend(layer, qk_KMNE[:, :-1], qk_KMNE[:, -1], qkv_KMNE[:, -1])
+        return mixed_KGNE.permute(2, 0, 1, 3).flatten(1).unsqueeze(0)
+
     def attend(self, layer: int, q_BKGTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor) -> Tensor:
         """As everywhere; the one row's tokens are those of all sequences."""
         if self._turn_q is not None and self._turn_k is not None:
             q_BKGTE, k_BKTE = self._turn_q(q_BKGTE), self._turn_k(k_BKTE)
+        return self._attend(layer, q_BKGTE[0], k_BKTE[0], v_BKTE[0]).unsqueeze(0)
+
+    def _attend(self, layer: int, q_KGNE: Tensor, k_KNE: Tensor, v_KNE: Tensor) -> Tensor:
+        """What is stored and mixed, queries and keys turned."""
         keys, values = self._pool.keys[layer], self._pool.values[layer]
-        keys.write(self._slots, k_BKTE[0].transpose(0, 1))
-        values.write(self._slots, v_BKTE[0].transpose(0, 1))
-        mixed = [self._mix(group, q_BKGTE[0, :, :, group.first : group.end], keys, values) for group in self._groups]
-        return torch.cat(mixed, 2).unsqueeze(0)
+        keys.write(self._slots, k_KNE.transpose(0, 1))
+        values.write(self._slots, v_KNE.transpose(0, 1))
+        mixed = [self._mix(group, q_KGNE[:, :, group.first : group.end], keys, values) for group in self._groups]
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed, 2)
 
     def _mix(self, group: _Group, q_KGNE: Tensor, keys: Storage, values: Storage) -> Tensor:
         """What a group's queries [K, G, N, E] see of their own sequences, likewise."""

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 Index = Any  # what selects rows of a tensor, the last axis left out
 
@@ -69,6 +70,8 @@ class Plain:
         self._rows[index] = rows.detach().to(self._rows.dtype)  # what is kept has no gradient
 
     def read(self, index: Index) -> Tensor:
+        if isinstance(index, Tensor):  # whole rows of memory, which other kinds of index copy number by number
+            return functional.embedding(index, self._rows.flatten(1)).view(*index.shape, *self._rows.shape[1:])
         return self._rows[index]
 
     def copy(self, target: Index, source: Index) -> None:

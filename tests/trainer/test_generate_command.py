@@ -151,6 +151,7 @@ def test_lines_are_continued_as_they_are_typed(run: Path) -> None:
     [
         (["--tokens", "100", "--prompt", "x"], 2, "make 100, but the model's context is 48"),
         (["--cache", "ring", "--prompt", "x"], 2, "cache must be one of contiguous, static, paged, none, found 'ring'"),
+        (["--compile", "--prompt", "x"], 2, "--compile needs --cache static, found contiguous"),
         (["--top-p", "1.5", "--prompt", "x"], 2, r"top_p must lie in \(0, 1\], found 1.5"),
         (["--prompt", ""], 2, "a prompt needs at least one token"),
         (["--prompt", "x", "--file", "y"], 2, "give either --prompt or --file"),
