@@ -95,7 +95,7 @@ def test_held_bytes_are_those_that_live_together() -> None:
 
 def test_a_concatenating_cache_holds_more_than_one_that_is_allocated_once() -> None:
     model = Decoder(61, context=64, width=32, layers=2, heads=2, kv_heads=2).eval()
-    found = peaks(model, 2, 8, 56)
+    found = peaks(model, 2, 2, 62)  # a short prompt: what it computes at once is large beside so small a cache
     assert found["window of a quarter"] < found["contiguous"] < found["concatenating"]
     assert found["int8"] < found["contiguous"]
 
