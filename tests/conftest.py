@@ -1,12 +1,17 @@
 """Real processes joined by gloo, started once and used by many tests."""
 
+import os
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.ranks import pools_of_ranks
 
+# torch makes this folder where it is imported; tests that look at what a command leaves in TMPDIR are not to find it.
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir()) / "torchinductor-of-tests"))
 settings.register_profile("at any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("at any speed")
 
