@@ -56,7 +56,7 @@ class Compiled(nn.Module):
             recompile_limit=_SHAPES,
             isolate_recompiles=True,  # from whatever else is compiled in this process
         )
-        self._last: weakref.ref[Cache] | None = None
+        self._last: tuple[weakref.ref[Cache], torch.Size] | None = None  # of the step before, within one generation
 
     def kv_layout(self) -> Layout:
         """What the model keeps of each token."""
@@ -65,13 +65,15 @@ class Compiled(nn.Module):
     def forward(self, ids_BT: Tensor, cache: Cache) -> Tensor:
         """Logits [B, 1, V] after the last of the next tokens [B, T]."""
         if not isinstance(cache, Static) or ids_BT.shape[1] > 1:
+            self._last = None  # a prompt: another generation may have other sequences, weights or modes
             logits_B1V: Tensor = self.model(ids_BT, cache=cache)
             return logits_B1V
         # What the code was compiled for need not be looked at again for each token of one generation.
-        same = self._last is not None and self._last() is cache
+        same = self._last is not None and self._last[0]() is cache and self._last[1] == ids_BT.shape
+        ids_B1 = ids_BT.clone(memory_format=torch.contiguous_format)  # code is compiled for strides, too
         with torch.compiler.set_stance(skip_guard_eval_unsafe=True) if same else nullcontext():
-            logits_B1V = self._step(self.model, ids_BT, cache)
-        self._last = weakref.ref(cache)
+            logits_B1V = self._step(self.model, ids_B1, cache)
+        self._last = weakref.ref(cache), ids_BT.shape
         return logits_B1V
 
 

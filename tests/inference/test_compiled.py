@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from gradwire.inference import Caching, Compiled, InferenceError, Sampling, Static, generate
+from gradwire.inference.steps import Cached
 from tests.inference.models import decoder, logits_by_step, prompts, recomputed
 
 GREEDY = Sampling(temperature=0.0)
@@ -26,6 +27,20 @@ def test_sizes_and_lengths_follow_each_other_in_any_order() -> None:
     assert model.training
     other = generate(compiled, prompts([5]), 20, GREEDY)  # another cache than a static one, as without compiling
     assert other == generate(model, prompts([5]), 20, GREEDY)
+
+
+def test_a_cache_that_is_used_again_may_have_other_sequences() -> None:
+    model = decoder()
+    compiled, cache = Compiled(model, "eager"), Static(model.kv_layout(), 4, 32)
+    for lengths, copies in (((3, 4), 1), ((5,), 1), ((3, 4), 2), ((6, 2, 3), 1)):
+        rows, following = prompts(lengths), torch.tensor(prompts([6] * len(lengths)))
+        steps = Cached(compiled, cache)
+        steps.first(rows)
+        steps.next(following[:, 0])
+        steps.repeat(copies)
+        found = steps.next(following[:, 1].repeat_interleave(copies))
+        expected = recomputed(model, rows, following[:, :2])[2].repeat_interleave(copies, 0)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
 
 def test_a_machine_without_a_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """The best configuration of a sweep as an experiment: YAML that `gradwire train` takes as it is."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from gradwire.trainer.config import to_yaml
 from gradwire.trainer.config.sources import Sources
 from gradwire.trainer.launch.run_directory import CONFIG
+from gradwire.trainer.sweep import files
 from gradwire.trainer.sweep.definition import Definition
 from gradwire.trainer.sweep.ledger import Ledger
 from gradwire.trainer.sweep.standing import number
@@ -42,6 +42,7 @@ def write_best(definition: Definition, ledger: Ledger) -> list[Best]:
         ConfigError: what `sweep.transfer` asks for is wrong.
     """
     folder = definition.directory / FOLDER / "experiment"
+    folder.mkdir(parents=True, exist_ok=True)
     written = []
     for trial in ledger.best() if definition.population() is None else []:
         name = "best" if len(ledger.objectives) == 1 else f"trial-{trial.number}"
@@ -49,10 +50,10 @@ def write_best(definition: Definition, ledger: Ledger) -> list[Best]:
         told = ", ".join(f"{objective.metric} {number(value)}" for objective, value in values)
         source = f"Trial {trial.number} of the sweep {definition.study}"
         written.append(Best(folder / f"{name}.yaml"))
-        _write(written[-1].file, _experiment(_stored(definition, trial.number), f"{source}: {told}."))
+        files.write(written[-1].file, _experiment(_stored(definition, trial.number), f"{source}: {told}."))
         if (large := predicted(definition, ledger.space.exact(trial.params))) is not None:
             written.append(Best(folder / f"{name}-transferred.yaml", large))
-            _write(written[-1].file, _experiment(large.config, f"{source}, transferred: {large}."))
+            files.write(written[-1].file, _experiment(large.config, f"{source}, transferred: {large}."))
     for stale in set(folder.glob("*.yaml")) - {each.file for each in written}:
         stale.unlink(missing_ok=True)  # another process may have
     return written
@@ -75,10 +76,3 @@ def _stored(definition: Definition, trial: int) -> dict[str, Any]:
     if definition.wandb:
         config["logger"]["wandb"]["group"] = None
     return config
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)

@@ -12,6 +12,7 @@ from gradwire.trainer.config.errors import ConfigError, Mistake
 from gradwire.trainer.config.overrides import read_overrides
 from gradwire.trainer.config.sources import Sources
 from gradwire.trainer.launch.run_directory import CONFIG
+from gradwire.trainer.sweep import files
 from gradwire.trainer.sweep.errors import SweepExistsError, SweepNotFoundError
 from gradwire.trainer.sweep.ladder import Ladder
 from gradwire.trainer.sweep.objectives import Constraint, Objective, constraints_of, objectives_of
@@ -165,9 +166,7 @@ class Definition:
 
     def keep(self) -> None:
         """Write the definition over the one that is there: it was changed."""
-        temporary = self.directory / f".{FILE}.{os.getpid()}"
-        temporary.write_text(json.dumps(self._record(), indent=2) + "\n")
-        temporary.replace(self.directory / FILE)
+        files.write(self.directory / FILE, json.dumps(self._record(), indent=2) + "\n")
 
     def _record(self) -> dict[str, Any]:
         return {

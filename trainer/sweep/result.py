@@ -1,10 +1,11 @@
 """How a trial ended; written into its folder first, and from there into the ledger."""
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
+
+from gradwire.trainer.sweep import files
 
 FILE = "result.json"
 
@@ -31,13 +32,7 @@ class Result:
 
     def write(self, folder: Path) -> None:
         """Write it down, at once and durably."""
-        temporary = folder / f".{FILE}.{os.getpid()}"
-        with temporary.open("w") as file:
-            json.dump(asdict(self), file)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(folder / FILE)
+        files.write(folder / FILE, json.dumps(asdict(self)) + "\n")
 
     @staticmethod
     def read(folder: Path) -> "Result | None":

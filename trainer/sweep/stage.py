@@ -1,9 +1,10 @@
 """A trial in parts: what its next launch is to do, and how it waits between two of them."""
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from gradwire.trainer.sweep import files
 
 FILE = "paused.json"
 
@@ -47,13 +48,7 @@ class Pause:
 
     def write(self, folder: Path) -> None:
         """Write it down, at once and durably."""
-        temporary = folder / f".{FILE}.{os.getpid()}"
-        with temporary.open("w") as file:
-            json.dump(asdict(self), file)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(folder / FILE)
+        files.write(folder / FILE, json.dumps(asdict(self)) + "\n")
 
     @staticmethod
     def read(folder: Path, rung: int) -> "Pause | None":

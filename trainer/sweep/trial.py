@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gradwire.trainer.launch.run_directory import CONFIG, STATUS
+from gradwire.trainer.sweep import files
 from gradwire.trainer.sweep.objectives import METRICS
 
 TRIALS, STORE = "trials", "checkpoints"
@@ -65,9 +66,7 @@ class Trial:
     def describe(self, values: Mapping[str, Any], overrides: list[str]) -> None:
         """Write down what the trial runs with."""
         record = {"number": self.number, "values": dict(values), "overrides": overrides}
-        temporary = self.folder / f".{VALUES}.{os.getpid()}"
-        temporary.write_text(json.dumps(record, indent=2) + "\n")
-        temporary.replace(self.folder / VALUES)
+        files.write(self.folder / VALUES, json.dumps(record, indent=2) + "\n")
 
     def forget(self) -> None:
         """Remove its checkpoints: nothing begins with them any more."""
