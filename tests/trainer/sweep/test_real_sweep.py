@@ -24,9 +24,9 @@ SHORT = [
     "model.width=32",
     "model.layers=1",
     "data.context=32",
-    "run.length=12 updates",
+    "run.length=120 updates",  # which takes far longer than it takes to see that it has begun
     "run.log_every=1",
-    "evaluation.every=4 updates",
+    "evaluation.every=40 updates",
     "evaluation.limit=16",
     "evaluation.samples=0",
     "checkpoint=journal",
@@ -68,13 +68,13 @@ def test_a_sweep_is_killed_and_resumed_and_its_best_configuration_trains(tmp_pat
     deadline = time.monotonic() + 120
     while len(updates(first)) < 4:
         assert controller.poll() is None and time.monotonic() < deadline, controller.communicate()[0]
-        time.sleep(0.05)
+        time.sleep(0.01)
     controller.send_signal(signal.SIGKILL)
     controller.wait()
     assert "experiment=best" in call(tmp_path, RESUME)
     launches = [json.loads(line) for line in (first / "launches.jsonl").read_text().splitlines()]
     assert [each.get("code") for each in launches] in ([None, None, None, 0], [None, 75, None, 0])
-    assert updates(first) == list(range(13)) and not (first / "metrics.abandoned.jsonl").exists()
+    assert updates(first) == list(range(121)) and not (first / "metrics.abandoned.jsonl").exists()
 
     large = "sweep.transfer=['batch.size=64','scaling=sqrt']"
     done = call(tmp_path, MORE.replace("trials=40", "trials=3"), large) + call(tmp_path, SHOW)
