@@ -61,26 +61,29 @@ def test_a_killed_controller_and_killed_trials_change_nothing(undisturbed: toy.D
     assert all(updates == sorted(set(updates), key=int) for updates in ran(sweep))
 
 
-def disturbed(directory: Path, most: int, *space: str, **changes: Any) -> toy.Definition:
-    """A sweep whose controller and trials are killed after at most so many updates, again and again."""
+def disturbed(directory: Path, most: int, *space: str, controllers: int = 1, **changes: Any) -> toy.Definition:
+    """A sweep of which a controller or a trial is killed after at most so many updates, again and again."""
     moments, kills, done = random.Random(7), 0, 0
     sweep = toy.definition(directory, *space, **changes)
-    controller = start(directory, *space, **changes)
+    at_work = [start(directory, *space, **changes) for _ in range(controllers)]
     while True:
         until = done + moments.randint(2, most)
-        while controller.poll() is None and (done := _updates(sweep.directory)) < until:
+        while all(each.poll() is None for each in at_work) and (done := _updates(sweep.directory)) < until:
             time.sleep(0.005)
-        if controller.poll() == 0:
+        if any(each.poll() is not None for each in at_work):
             break
         kills += 1
-        trials = _trials_of(controller.pid)
+        victim = moments.randrange(controllers)
+        trials = _trials_of(at_work[victim].pid)
         if kills % 2 and trials:
             os.kill(trials[0], signal.SIGKILL)
         if kills % 3 or not trials:
-            controller.kill()
-            controller.wait()
-            controller = start(directory, *space, **changes)
-    assert controller.returncode == 0 and kills > 1
+            at_work[victim].kill()
+            at_work[victim].wait()
+            at_work[victim] = start(directory, *space, **changes)
+    told = [each.communicate(timeout=60)[1].decode() for each in at_work]
+    assert [each.returncode for each in at_work] == [0] * controllers, told
+    assert kills > 1
     return sweep
 
 
@@ -96,7 +99,7 @@ def test_trials_that_are_promoted_go_on_from_where_they_waited(tmp_path: Path) -
     assert ran(sweep) == [[str(update) for update in range(1, reached[number] + 1)] for number in range(4)]
     assert [len(sweep.trial(number).launches()) for number in ranked] == [6, 4, 2, 2]
 
-    killed = disturbed(tmp_path / "killed", 12, "x=interval(0,1)", **told)
+    killed = disturbed(tmp_path / "killed", 12, "x=interval(0,1)", controllers=2, **told)
     assert toy.results(killed) == found
     assert all(updates == sorted(set(updates), key=int) for updates in ran(killed))
 
@@ -126,7 +129,7 @@ def test_a_signal_saves_and_a_later_controller_goes_on(tmp_path: Path) -> None:
     told = {"trials": 2, "sampler": GRID}
     sweep = toy.definition(tmp_path / "sweep", "x=0.25,0.5", "+pace=choice(0.1)", **told)
     controller = start(sweep.directory, "x=0.25,0.5", "+pace=choice(0.1)", **told)
-    while not (sweep.trial(0).folder / "saved").exists():
+    while not (sweep.trial(0).folder / "ran").exists():
         time.sleep(0.02)
     controller.terminate()
     assert controller.wait(timeout=60) == 75
@@ -152,7 +155,7 @@ def test_members_go_on_from_their_parents_whatever_is_killed(tmp_path: Path) -> 
     assert first.startswith("schedule  to 50%") and f"x={best.params['x']}" in second and "gradwire evaluate" in model
     assert write_best(sweep, ledger) == []  # no single configuration trains what came of it
 
-    killed = disturbed(tmp_path / "killed", 12, "x=interval(0,1)", sampler=pbt, trials=None)
+    killed = disturbed(tmp_path / "killed", 12, "x=interval(0,1)", controllers=2, sampler=pbt, trials=None)
     assert toy.results(killed) == found and ran(killed) == ran(sweep)
 
 
@@ -225,7 +228,7 @@ def test_a_run_that_somebody_else_has_is_waited_for(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     elsewhere = [sys.executable, toy.__file__, "--trial", "x=0.5", "pace=0.1", f"run.dir={folder}"]
     process = subprocess.Popen(elsewhere)
-    while not (folder / "saved").exists():
+    while not (folder / "ran").exists():
         time.sleep(0.02)
     assert toy.control(sweep) == 0 and process.wait() == 0
     assert ran(sweep) == [[str(update) for update in range(1, 11)]]

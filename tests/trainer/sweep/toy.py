@@ -1,8 +1,9 @@
 """A sweep whose trials are real processes and cost next to nothing: a controller cannot tell them from training runs.
 
-A trial's run takes ten updates, evaluates (x − 0.3)² / update after each, saves after each, saves and ends with 75 on
-SIGTERM, goes on from where it saved, and claims its folder while it runs. `python toy.py DIR …` is a controller of a
-sweep over such runs; `python toy.py --trial OVERRIDES` is a run.
+A trial's run takes ten updates, evaluates (x − 0.3)² / update after each, saves after each, ends with 75 on SIGTERM,
+goes on from where it saved, and claims its folder while it runs. What it saves is a line in `ran`, written at once: a
+run that is killed has done an update or has not. `python toy.py DIR …` is a controller of a sweep over such runs;
+`python toy.py --trial OVERRIDES` is a run.
 """
 
 import json
@@ -18,6 +19,7 @@ import gradwire.trainer.sweep.executors.local as local
 from gradwire.trainer.config.sources import Sources
 from gradwire.trainer.launch.claim import hold
 from gradwire.trainer.launch.signals import ControllerSignals
+from gradwire.trainer.sweep import files
 from gradwire.trainer.sweep.attempt import Attempt
 from gradwire.trainer.sweep.controller import Controller
 from gradwire.trainer.sweep.definition import Definition
@@ -29,6 +31,7 @@ from gradwire.trainer.sweep.space import read
 from gradwire.trainer.sweep.stage import WHOLE, Pause, Stage
 
 UPDATES = 10
+INHERITED = "inherited"
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,17 @@ class ToyDefinition(Definition):
         return Toy() if name == "executor" else super().component(name)
 
     def inherit(self, parent: Path, run_dir: Path) -> None:
-        if not (run_dir / "saved").exists():
-            (run_dir / "saved").write_text((parent / "saved").read_text())
+        files.write(run_dir / INHERITED, str(saved(parent)))
 
     def samples(self, run_dir: Path, stage: Stage = WHOLE) -> int:
         return until(stage.stop_at or "100%")
+
+
+def saved(run_dir: Path) -> int:
+    """The update that a run has saved, or began with."""
+    ran, inherited = run_dir / "ran", run_dir / INHERITED
+    done = ran.read_text().split() if ran.exists() else []
+    return int(done[-1]) if done else int(inherited.read_text()) if inherited.exists() else 0
 
 
 def until(share: str) -> int:
@@ -135,13 +144,9 @@ def trial(overrides: dict[str, str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
     release = hold(run_dir)
     (run_dir / "config.yaml").touch()
-    saved = run_dir / "saved"
-    update = int(saved.read_text()) if saved.exists() else 0
+    update = saved(run_dir)
     _say(run_dir, "running")
-    lines = (run_dir / "metrics.jsonl").read_text().splitlines() if (run_dir / "metrics.jsonl").exists() else []
-    (run_dir / "metrics.jsonl").write_text(
-        "".join(f"{line}\n" for line in lines if json.loads(line)["update"] <= update)
-    )
+    _forget(run_dir, update)
     end = until(overrides.get("run.stop_at", "100%"))
     while update < end and not stop:
         update += 1
@@ -152,12 +157,20 @@ def trial(overrides: dict[str, str]) -> int:
             return 1
         if behaviour != "mute":
             _log(run_dir, update, float(overrides["x"]) + 0.001 * int(overrides.get("run.seed", 0)), behaviour)
-        saved.write_text(str(update))
         with (run_dir / "ran").open("a") as file:
             file.write(f"{update}\n")
     _say(run_dir, "done" if update == UPDATES else "preempted")
     release()
     return 0 if update == UPDATES else 75
+
+
+def _forget(run_dir: Path, update: int) -> None:
+    """Take away what was logged after an update."""
+    metrics = run_dir / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True) if metrics.exists() else []
+    kept = [line for line in lines if json.loads(line)["update"] <= update]
+    if kept != lines:
+        files.write(metrics, "".join(kept))
 
 
 def _log(run_dir: Path, update: int, x: float, behaviour: str) -> None:
@@ -169,8 +182,7 @@ def _log(run_dir: Path, update: int, x: float, behaviour: str) -> None:
 
 def _say(run_dir: Path, status: str, failure: dict[str, str] | None = None) -> None:
     record = {"status": status, "pid": os.getpid(), "host": os.uname().nodename, "failure": failure}
-    (run_dir / ".status").write_text(json.dumps(record))
-    (run_dir / ".status").replace(run_dir / "status.json")
+    files.write(run_dir / "status.json", json.dumps(record))
 
 
 def main(arguments: list[str]) -> int:
