@@ -67,23 +67,23 @@ def generate(
     with friendly():
         check_files(json_file, None)
         given = _given(prompt, file)
+        if given is None and json_file is not None:
+            raise typer.BadParameter("--json needs --prompt or --file")
+        if compiled and cache != "static":
+            raise typer.BadParameter(f"--compile needs --cache static, found {cache}")
         from gradwire.inference import Caching, Sampling, Stop
 
         sampling = Sampling(temperature, top_k, top_p, min_p, repetition_penalty)
         caching = Caching(cache, limit, length, kept, precision)  # type: ignore[arg-type]  # checked there
-        if compiled and cache != "static":
-            raise typer.BadParameter(f"--compile needs --cache static, found {cache}")
-        model = _load(run, overrides or [], config_dir)
-        if compiled:
-            model = _compiled(model)
+        model = _load(run, overrides or [], config_dir, compiled=compiled)
         stops = Stop(strings=tuple(stop or ()), decode=model.decode)
         writer = _Writer(model, tokens, samples, seed, sampling, stops, caching)
-        if given is not None:
-            _continue(writer, given, batch, run, json_file)
-        elif json_file is not None:
-            raise typer.BadParameter("--json needs --prompt or --file")
-        else:
+        if given is None:
             _converse(writer)
+            return
+        written = list(writer.write(given, batch))
+        if json_file is not None:
+            _write_json(json_file, run, model.update, written)
 
 
 @dataclass(frozen=True)
@@ -176,11 +176,14 @@ def _given(prompts: list[str] | None, file: Path | None) -> list[str] | None:
         raise typer.BadParameter("give either --prompt or --file")
     if file is None:
         return prompts
-    lines = sys.stdin.read() if str(file) == "-" else file.read_text()
-    return [line for line in lines.splitlines() if line.strip()]
+    name, text = ("standard input", sys.stdin.read()) if str(file) == "-" else (str(file), file.read_text())
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise typer.BadParameter(f"{name} holds no prompt: expected one in each line")
+    return lines
 
 
-def _load(run: str, overrides: list[str], config_dir: Path | None) -> "TextModel":
+def _load(run: str, overrides: list[str], config_dir: Path | None, *, compiled: bool) -> "TextModel":
     from gradwire.trainer.checkpoint_reference import Reference
     from gradwire.trainer.cli import checked
     from gradwire.trainer.config import load_resolved
@@ -194,7 +197,8 @@ def _load(run: str, overrides: list[str], config_dir: Path | None) -> "TextModel
     valid = checked(load_resolved(reference.run / CONFIG, overrides, config_dir), contradictions_of_evaluation)
     from gradwire.trainer.text_model import TextModel
 
-    return TextModel.load(valid.config, valid.allow_targets, reference)
+    model = TextModel.load(valid.config, valid.allow_targets, reference)
+    return _compiled(model) if compiled else model
 
 
 def _compiled(model: "TextModel") -> "TextModel":
@@ -203,15 +207,6 @@ def _compiled(model: "TextModel") -> "TextModel":
     if not isinstance(model.model, CachedModel):
         raise UnsuitedModelError(f"{type(model.model).__name__} takes no cache: it cannot be compiled for one")
     return replace(model, model=Compiled(model.model))
-
-
-def _continue(writer: _Writer, prompts: Sequence[str], batch: int, run: str, json_file: Path | None) -> None:
-    """Continue the prompts that the command names."""
-    if not prompts:
-        raise typer.BadParameter("there is no prompt")
-    written = list(writer.write(prompts, batch))
-    if json_file is not None:
-        _write_json(json_file, run, writer.model.update, written)
 
 
 def _converse(writer: _Writer) -> None:

@@ -51,7 +51,9 @@ class Trainer:
         checkpointer: Where snapshots go; None saves nothing.
         loggers: On the first rank only.
         callbacks: By name; the name keys their saved state.
+        writing: How the model writes text, for callbacks that have it write; None where its data is no text.
         samples: Text to sample with each evaluation.
+        scoring: Judgment of what the model writes with each evaluation, for the line of metrics.
         run: Names the run for its loggers.
         stop_requested: Polled every update on every rank; the ranks agree, save and stop.
         beat: Told of each phase, so that a rank that hangs can be named.

@@ -168,6 +168,21 @@ def test_mistakes_are_told(run: Path, options: list[str], code: int, message: st
     assert re.search(message, done.stderr), done.stderr
 
 
+def test_a_file_without_a_prompt_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text(" \n\n")
+    done = CliRunner().invoke(cli.app, ["generate", str(tmp_path / "no run"), "--file", str(prompts)])
+    assert done.exit_code == 2
+    assert "holds no prompt: expected one in each line" in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_json_of_lines_as_they_are_typed_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    done = CliRunner().invoke(cli.app, ["generate", str(tmp_path / "no run"), "--json", str(out)])
+    assert done.exit_code == 2
+    assert "--json needs --prompt or --file" in done.stderr
+
+
 def test_runs_and_updates_that_are_not_there_are_told(run: Path, tmp_path: Path) -> None:
     missing = gradwire("generate", f"{run}@3", "--prompt", "x")
     assert missing.returncode == 3
