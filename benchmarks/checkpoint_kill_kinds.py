@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import psutil
 
-from benchmarks.exact_resume import COMMON, MODELS
+from benchmarks.exact_resume_cases import COMMON, MODELS
 from benchmarks.processes import ranks_below
 
 UPDATES = 60

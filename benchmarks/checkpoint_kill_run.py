@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from benchmarks.checkpoint_kill_kinds import EVERY, UPDATES, VICTIMS, Kind, Victim, strike, url_of
-from benchmarks.exact_resume import GRADWIRE, environment, lines
+from benchmarks.runs import GRADWIRE, environment, lines
 
 PATIENCE = 120.0  # seconds for whatever a run does next
 GONE = 15.0  # seconds in which processes end whose controller was killed

@@ -25,7 +25,8 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.checkpoint_kill_kinds import KINDS, Kind, remove, s3_server, url_of
 from benchmarks.checkpoint_kill_run import Killed, Life, RunError
-from benchmarks.exact_resume import differences, final_state, finish, lines, losses, train
+from benchmarks.comparison import differences, final_state, losses
+from benchmarks.runs import finish, lines, train
 
 KILLS = 5  # of one run
 

@@ -23,10 +23,11 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))  # run by its path, the folder above is not on it
 
-from benchmarks.exact_resume import TOLERANCE, differences, disagreements, final_state, lines, losses
+from benchmarks.comparison import TOLERANCE, differences, disagreements, final_state, losses
 from benchmarks.host_events import BEGUN, BOTH, CASES, Case, Event
 from benchmarks.host_lab import Fleet, LabError
 from benchmarks.netlab import Netlab
+from benchmarks.runs import lines
 
 UPDATES = 60
 

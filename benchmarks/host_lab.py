@@ -11,9 +11,9 @@ from typing import Any
 
 import psutil
 
-from benchmarks.exact_resume import GRADWIRE, environment, lines
 from benchmarks.netlab import DEVICE, ROOT, Netlab
 from benchmarks.processes import ranks_below
+from benchmarks.runs import GRADWIRE, environment, lines
 from gradwire.trainer import Callback, Trainer
 
 JOB = [

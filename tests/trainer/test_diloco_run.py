@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.exact_resume import Campaign, Case
+from benchmarks.exact_resume import Campaign
+from benchmarks.exact_resume_cases import Case
 
 pytestmark = pytest.mark.slow
 

@@ -6,19 +6,10 @@ from typing import NamedTuple
 
 import pytest
 
-from benchmarks.exact_resume import (
-    Campaign,
-    Case,
-    Move,
-    differences,
-    disagreements,
-    final_state,
-    interrupt,
-    lines,
-    losses,
-    resume,
-    train,
-)
+from benchmarks.comparison import differences, disagreements, final_state, losses
+from benchmarks.exact_resume import Campaign
+from benchmarks.exact_resume_cases import Case, Move
+from benchmarks.runs import interrupt, lines, resume, train
 from gradwire.checkpoint import Checkpointer
 
 pytestmark = pytest.mark.slow

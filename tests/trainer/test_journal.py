@@ -10,19 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.exact_resume import (
-    GRADWIRE,
-    Case,
-    differences,
-    environment,
-    final_state,
-    finish,
-    interrupt,
-    lines,
-    losses,
-    resume,
-    train,
-)
+from benchmarks.comparison import differences, final_state, losses
+from benchmarks.exact_resume_cases import Case
+from benchmarks.runs import GRADWIRE, environment, finish, interrupt, lines, resume, train
 from gradwire.checkpoint.journal import Place, entry_bytes, parse_journal_entry
 from gradwire.trainer.config import ConfigError, compose, validate
 from gradwire.trainer.journaling import DIGEST_EVERY

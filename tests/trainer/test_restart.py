@@ -6,8 +6,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.exact_resume import GRADWIRE, Campaign, environment, finish, lines
+from benchmarks.exact_resume import Campaign
 from benchmarks.processes import ranks_below
+from benchmarks.runs import GRADWIRE, environment, finish, lines
 from tests.trainer.test_exact_resume import KILLED
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,10 @@ import torch
 import yaml
 from torch import nn
 
-from benchmarks.exact_resume import Campaign, Case, differences, final_state, interrupt, lines, losses, resume, train
+from benchmarks.comparison import differences, final_state, losses
+from benchmarks.exact_resume import Campaign
+from benchmarks.exact_resume_cases import Case
+from benchmarks.runs import interrupt, lines, resume, train
 from gradwire.checkpoint import Checkpointer, Policy, StoreUnavailable
 from gradwire.checkpoint.memory import folder_for
 from gradwire.schedulers import Duration, Plan

@@ -13,8 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.exact_resume import Case, differences, final_state, finish, lines, losses, train
+from benchmarks.comparison import differences, final_state, losses
+from benchmarks.exact_resume_cases import Case
 from benchmarks.processes import ranks_below
+from benchmarks.runs import finish, lines, train
 from gradwire.checkpoint import Checkpointer
 from gradwire.trainer.launch import ray_cluster
 from gradwire.trainer.launch.job import Job

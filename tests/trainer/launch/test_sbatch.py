@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.exact_resume import Case, differences, final_state, lines, losses
+from benchmarks.comparison import differences, final_state, losses
+from benchmarks.exact_resume_cases import Case
+from benchmarks.runs import lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 ROOT = Path(__file__).parents[3]

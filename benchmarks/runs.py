@@ -1,0 +1,71 @@
+"""Runs of `gradwire train` as processes: started, interrupted and resumed, and what they logged."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+GRADWIRE = [str(Path(sys.executable).parent / "gradwire")]
+_SAVED = "checkpoint/update"  # what a line of metrics.jsonl has once a snapshot is durable
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def train(folder: Path, overrides: list[str]) -> subprocess.Popen[str]:
+    """Start `gradwire train` in the background."""
+    return _start("train", f"run.dir={folder}", *overrides)
+
+
+def finish(process: subprocess.Popen[str], expected: int = 0) -> str:
+    """Wait for the end of a run; its output."""
+    output, _ = process.communicate(timeout=300)
+    if process.returncode != expected:
+        raise RuntimeError(f"exit code {process.returncode} where {expected} was expected:\n{output}")
+    return output
+
+
+def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    """The whole lines of a metrics file."""
+    path = folder / name
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def interrupt(process: subprocess.Popen[str], folder: Path, update: int, how: str, *, saved: bool = False) -> None:
+    """Wait until `update` is logged, then kill every process of the run, or ask the controller to stop.
+
+    With `saved` not before a snapshot is durable: they are written beside training.
+    """
+    deadline = time.monotonic() + 120
+    while not any(line["update"] >= update and (not saved or _SAVED in line) for line in lines(folder)):
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise RuntimeError(f"the run ended before update {update}:\n{process.communicate()[0]}")
+        time.sleep(0.005)
+    if how == "SIGTERM":
+        process.send_signal(signal.SIGTERM)
+        finish(process, expected=75)
+        return
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    for member in family:
+        member.kill()
+    psutil.wait_procs(family, timeout=30)
+    process.communicate()
+
+
+def resume(folder: Path, *overrides: str) -> str:
+    """`gradwire resume`, to the end."""
+    return finish(_start("resume", str(folder), *overrides))
+
+
+def _start(*arguments: str) -> subprocess.Popen[str]:
+    command = [*GRADWIRE, *arguments]
+    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
