@@ -1,6 +1,6 @@
 """Attaching a reducer to a module: what is checked, made equal and hooked."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, get_args
 
@@ -11,11 +11,10 @@ from torch._compile import _disable_dynamo
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
-from gradwire.comm import postscript
+from gradwire.comm import compressions, postscript
 from gradwire.comm.all_reduce import AllReduce
-from gradwire.comm.buckets import Bucket, Slot, lay_out
+from gradwire.comm.buckets import Slot, lay_out
 from gradwire.comm.buffers import BufferBroadcast
-from gradwire.comm.codecs.codec import Codec
 from gradwire.comm.delayed import DelayedReducer
 from gradwire.comm.errors import AttachError
 from gradwire.comm.group import control_device, own_group
@@ -29,7 +28,6 @@ Overlap = Literal["backward", "update"]
 """What hides a reduction: the backward pass that makes the gradients, or the whole next update."""
 
 _FIRST_BUCKET = 1 << 20  # bytes; small, so that sending begins early in backward
-_WORTH_COMPILING = 16 << 20  # bytes of gradients from which on compiling the codecs saves more time than it takes
 _LEAST_BUCKETS = 10  # a module is cut this often, or there would be little left to overlap with
 _SMALL_BUCKET = 4 << 20  # bytes; a smaller module is cut into four
 
@@ -81,7 +79,8 @@ def attach(
     dense = [each for each in trainable if each[0] not in sparse]
     limits, tail = _limits(dense, bucket_mb), _tail(dense, device, lane)
     buckets = lay_out(dense, limits, tail)
-    _prepare(lane, buckets, device)
+    compressions.prepare(lane.codecs.values(), buckets)
+    lane.tune([bucket.flat.nbytes for bucket in buckets], device)
     control = _control_group(lane, device)
     frozen = [(name, parameter) for name, parameter in parameters if not parameter.requires_grad]
     if overlap == "update":
@@ -134,15 +133,6 @@ def _tail(dense: list[tuple[str, nn.Parameter]], device: torch.device, lane: All
     """Elements behind the gradients of the last bucket; its dtype is not known yet, so all must do."""
     fits = all(Postscript.fits(parameter.dtype, device, lane.size) for _, parameter in dense)
     return postscript.SIZE if fits and not lane.codecs else 0
-
-
-def _prepare(lane: AllReduce, buckets: Sequence[Bucket], device: torch.device) -> None:
-    """Compile codecs where that is worth its time, and choose how buckets of these sizes are reduced."""
-    if sum(bucket.size for bucket in buckets) >= _WORTH_COMPILING:
-        for codec in lane.codecs.values():
-            if isinstance(codec, Codec):
-                codec.prepare(device)
-    lane.tune([bucket.flat.nbytes for bucket in buckets], device)
 
 
 def _control_group(lane: AllReduce, device: torch.device) -> dist.ProcessGroup | None:

@@ -1,10 +1,11 @@
 """Compressions of an axis by name, with what they are configured with when nothing else is said."""
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from gradwire.comm import codecs
+from gradwire.comm.buckets import Bucket
 from gradwire.comm.compression import Compression
 from gradwire.comm.errors import CodecError, CommError, TopologyError
 from gradwire.comm.momentum import DeepGradientCompression
@@ -73,4 +74,13 @@ def segment_mb(made: Mapping[str, Compression]) -> float:
     return min(max(4.0, float(int(min(ratios, default=1.0) + 0.5))), 16.0)
 
 
+def prepare(made: Iterable[Compression], buckets: Sequence[Bucket]) -> None:
+    """Compile codecs for buckets so large that it is worth its time."""
+    if sum(bucket.size for bucket in buckets) >= _WORTH_COMPILING:
+        for codec in made:
+            if isinstance(codec, codecs.Codec):
+                codec.prepare(buckets[0].flat.device)
+
+
 _MANY = 1 << 20  # elements
+_WORTH_COMPILING = 16 << 20  # bytes of gradients from which on compiling the codecs saves more time than it takes

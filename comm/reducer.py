@@ -341,20 +341,10 @@ class Reducer:
         return Cycle(self.buckets, self._start, ranks, rank, self._control, before_sending, carry, self._postscript)
 
     def _start(self, bucket: Bucket) -> Work | None:
-        seed = self._reductions * len(self.buckets) + bucket.index
-        residuals, arrears = self._residuals.of(bucket), self._residuals.arrears(bucket)
-        if self._all_reduce.codecs and bucket.gaps:
-            torch._foreach_zero_(bucket.gaps)
-        if arrears is not None:
-            bucket.flat.add_(arrears)
-        return self._all_reduce(
-            bucket.flat,
-            op="sum",
-            async_op=True,
-            seed=seed,
-            residuals=residuals,
+        return self._residuals.start(
+            bucket,
+            seed=self._reductions * len(self.buckets) + bucket.index,
             update=self._reductions - 1,
-            matrices=bucket.matrices,
             record=None if self._recorder is None else self._recorder.of(bucket),
         )
 

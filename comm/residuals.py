@@ -16,7 +16,9 @@ from gradwire.comm.errors import CommError
 from gradwire.comm.group import rank_of
 from gradwire.comm.momentum import DeepGradientCompression
 from gradwire.comm.power_sgd import LowRank, PowerSGD
+from gradwire.comm.recording import Record
 from gradwire.comm.segment import Residual
+from gradwire.comm.works import Work
 
 
 class Residuals:
@@ -50,9 +52,23 @@ class Residuals:
         """By axis."""
         return self._by_bucket[bucket.index]
 
-    def arrears(self, bucket: Bucket) -> Tensor | None:
-        """What to add to this rank's next gradient, once: lost before by codecs that the bucket has no longer."""
-        return self._arrears.get(bucket.index)
+    def start(self, bucket: Bucket, seed: int, update: int, record: Record | None = None) -> Work | None:
+        """Begin to sum a bucket over the ranks, with what was carried over; see `AllReduce.__call__`."""
+        if self._all_reduce.codecs and bucket.gaps:
+            torch._foreach_zero_(bucket.gaps)
+        arrears = self._arrears.get(bucket.index)
+        if arrears is not None:
+            bucket.flat.add_(arrears)
+        return self._all_reduce(
+            bucket.flat,
+            op="sum",
+            async_op=True,
+            seed=seed,
+            residuals=self.of(bucket),
+            update=update,
+            matrices=bucket.matrices,
+            record=record,
+        )
 
     @property
     def finite(self) -> bool | None:

@@ -7,14 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradwire.comm import AllReduce, Bucket, CommError, Work
+from gradwire.comm import AllReduce, CommError, Work, compressions
 from gradwire.comm.buckets import Slot, lay_out
-from gradwire.comm.codecs import Codec
 from gradwire.comm.residuals import Residuals
 from gradwire.comm.telemetry import Traffic
 from gradwire.trainer.strategies.outer import Member, mix
-
-_WORTH_COMPILING = 16 << 20  # bytes from which on compiling a codec saves more time than it takes
 
 
 class Fragment:
@@ -37,10 +34,7 @@ class Fragment:
         self.parameters: list[Tensor] = [slot.parameter for slot in slots]
         self.gradients = [slot.view for slot in slots]
         self.rounds = 0
-        if sum(bucket.size for bucket in self._buckets) >= _WORTH_COMPILING:
-            for codec in all_reduce.codecs.values():
-                if isinstance(codec, Codec):
-                    codec.prepare(self._buckets[0].flat.device)
+        compressions.prepare(all_reduce.codecs.values(), self._buckets)
 
     @torch.no_grad()
     def send(self, outer: list[Tensor]) -> None:
@@ -48,7 +42,9 @@ class Fragment:
         torch._foreach_copy_(self.gradients, outer)
         torch._foreach_sub_(self.gradients, self.parameters)
         torch._foreach_div_(self.gradients, self._ranks)
-        self._works = [work for bucket in self._buckets if (work := self._start(bucket)) is not None]
+        seed = self.rounds * len(self._buckets)
+        started = [self._residuals.start(bucket, seed + bucket.index, self.rounds) for bucket in self._buckets]
+        self._works = [work for work in started if work is not None]
         self.rounds += 1
 
     def receive(self) -> dict[str, Traffic]:
@@ -91,19 +87,3 @@ class Fragment:
             CommError: There is nothing that would carry it.
         """
         self._residuals.load_sum(states)
-
-    def _start(self, bucket: Bucket) -> Work | None:
-        if self._all_reduce.codecs and bucket.gaps:
-            torch._foreach_zero_(bucket.gaps)
-        arrears = self._residuals.arrears(bucket)
-        if arrears is not None:
-            bucket.flat.add_(arrears)
-        return self._all_reduce(
-            bucket.flat,
-            op="sum",
-            async_op=True,
-            seed=self.rounds * len(self._buckets) + bucket.index,
-            residuals=self._residuals.of(bucket),
-            update=self.rounds,
-            matrices=bucket.matrices,
-        )
