@@ -10,7 +10,7 @@ from torch import Tensor
 from gradwire.comm.buckets import Bucket, Slot
 from gradwire.comm.errors import CollectiveError
 from gradwire.comm.group import await_release, named
-from gradwire.comm.postscript import Postscript
+from gradwire.comm.memory import Memory
 from gradwire.comm.works import Work
 
 
@@ -22,38 +22,36 @@ class Cycle:
     failed.
 
     Args:
-        buckets: All of them, in the order in which they are sent.
+        memory: All buckets, and room behind the last one for what the ranks tell each other.
         start: Begins to sum a bucket over the ranks.
         ranks: How many there are.
         rank: This one's number.
         control: The same ranks, for small tensors on the CPU.
         before_sending: Sees every bucket when its local gradients are complete.
         carry: Whole numbers to sum over the ranks as well.
-        postscript: Room for them behind the last bucket.
     """
 
     def __init__(
         self,
-        buckets: Sequence[Bucket],
+        memory: Memory,
         start: Callable[[Bucket], Work | None],
         ranks: int,
         rank: int,
         control: dist.ProcessGroup | None,
         before_sending: Callable[[Bucket], None] | None,
         carry: Sequence[int] = (),
-        postscript: Postscript | None = None,
     ) -> None:
-        self._buckets = buckets
+        self._buckets = memory.buckets
         self._start = start
         self._ranks = ranks
         self._rank = rank
         self._control = control
         self._before_sending = before_sending
-        self._waiting_for = [len(bucket.slots) for bucket in buckets]
+        self._waiting_for = [len(bucket.slots) for bucket in memory.buckets]
         self._gradients = sum(self._waiting_for)
         self.present = array("q", [0] * (self._gradients + ranks)) + array("q", carry)
         self._carry = carry
-        self._postscript = postscript
+        self._postscript = memory.postscript
         self._works: list[Work | None] = []
         self._everyone: Tensor | None = None  # who has which gradient, once it is sent
         self._presence: dist.Work | None = None

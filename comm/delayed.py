@@ -11,9 +11,11 @@ from gradwire.comm.all_reduce import AllReduce
 from gradwire.comm.buckets import Bucket, Slot
 from gradwire.comm.cycle import Cycle
 from gradwire.comm.errors import BackwardError, CommError
-from gradwire.comm.flight import Flight, Memory
+from gradwire.comm.flight import Flight
+from gradwire.comm.memory import Memory
 from gradwire.comm.reducer import Observer, Reducer
 from gradwire.comm.telemetry import Traffic, by_axis
+from gradwire.comm.uncleared import Uncleared
 from gradwire.comm.works import Op
 
 
@@ -48,8 +50,8 @@ class DelayedReducer(Reducer):
         observer: Observer | None,
     ) -> None:
         super().__init__(all_reduce, control, op, buckets[0], (), frozen, observer)
-        self._op = "sum"  # gradients that were not cleared are a mistake under "mean", too
-        self._filling, self._other = (Memory.of(each, all_reduce.size) for each in buckets)
+        self._uncleared = Uncleared(watched=True)  # a mistake under "mean", too
+        self._other = Memory.of(buckets[1], all_reduce.size)  # where the gradient lies that was given last
         self._flight: Flight | None = None
         self._traffic: list[Mapping[str, Traffic]] = []
 
@@ -160,7 +162,7 @@ class DelayedReducer(Reducer):
         self._put_in_flight({**first, "errors": {}})
 
     def gradient_arrived(self, slot: Slot) -> None:
-        super().gradient_arrived(self._slots[slot.index])
+        super().gradient_arrived(self._memory.slots[slot.index])
 
     def _new_cycle(self) -> Cycle:
         cycle = super()._new_cycle()
@@ -174,14 +176,9 @@ class DelayedReducer(Reducer):
         with self._exposure.waiting():
             self._land()
         self._give(self._flight, len(cycle.carried))
-        self._flight = Flight(self._filling, cycle)
-        self._filling, self._other = self._other, self._filling
-        self.buckets, self._slots, self._postscript = (
-            self._filling.buckets,
-            list(self._filling.slots),
-            self._filling.postscript,
-        )
-        self._reduced_at = [bucket.flat._version for bucket in self.buckets]
+        self._flight = Flight(self._memory, cycle)
+        self._memory, self._other = self._other, self._memory
+        self._uncleared.reduced(self.buckets)
         if self._residuals.settled:
             self._launch()
 
@@ -226,11 +223,11 @@ class DelayedReducer(Reducer):
         if self._flight is not None and self._flight.sent:
             self._land()
         self._flight, self._traffic = None, []
-        for slot in self._slots:
+        for slot in self._memory.slots:
             slot.parameter.grad = None
 
     def _check(self, in_flight: Mapping[str, Any]) -> None:
-        shapes = {slot.name: slot.view.shape for slot in self._slots}
+        shapes = {slot.name: slot.view.shape for slot in self._memory.slots}
         for name, gradient in in_flight.get("gradients", {}).items():
             if shapes.get(name) != gradient.shape:
                 raise CommError(

@@ -1,28 +1,12 @@
-"""A gradient on its way, and the memory that it lies in until it is given."""
+"""A gradient on its way, until it is given."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradwire.comm.buckets import Bucket, Slot
 from gradwire.comm.cycle import Cycle
-from gradwire.comm.postscript import Postscript
+from gradwire.comm.memory import Memory
 from gradwire.comm.telemetry import Traffic
-
-
-@dataclass(frozen=True, eq=False)
-class Memory:
-    """One of the two sets of buckets."""
-
-    buckets: tuple[Bucket, ...]
-    slots: tuple[Slot, ...]
-    postscript: Postscript | None
-
-    @classmethod
-    def of(cls, buckets: Sequence[Bucket], ranks: int) -> "Memory":
-        tail = buckets[-1].tail
-        slots = tuple(slot for bucket in buckets for slot in bucket.slots)
-        return cls(tuple(buckets), slots, Postscript(tail, ranks) if tail.numel() else None)
 
 
 @dataclass(eq=False)

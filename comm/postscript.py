@@ -5,11 +5,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gradwire.comm.errors import CommError
+
 _BITS = 16  # of a whole number in one element: sums over 256 ranks stay exact in float32
 _PARTS = 4
 NUMBERS = 4  # that fit
 SIZE = 1 + _PARTS * NUMBERS  # elements
 _MOST_RANKS = 256
+
+
+def check(numbers: Sequence[int]) -> None:
+    """Refuse what cannot be summed over the ranks.
+
+    Raises:
+        CommError: More than `NUMBERS`, or one that is negative or too large.
+    """
+    if len(numbers) > NUMBERS or any(not 0 <= number < 2**63 for number in numbers):
+        raise CommError(f"at most {NUMBERS} whole numbers from 0 on can be carried; found {list(numbers)}")
 
 
 class Postscript:

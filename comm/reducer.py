@@ -1,18 +1,16 @@
 """Data parallelism for a module: gradients travel in flat buckets while backward still runs."""
 
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd import Variable
 from torch.utils.hooks import RemovableHandle
 
 from gradwire.comm import postscript, recorder
 from gradwire.comm.all_reduce import AllReduce
+from gradwire.comm.backward_pass import BackwardPass
 from gradwire.comm.buckets import Bucket, Slot
 from gradwire.comm.choices import Choice
 from gradwire.comm.codecs import Bf16
@@ -21,11 +19,12 @@ from gradwire.comm.encoded import Encoded
 from gradwire.comm.errors import AttachError, BackwardError, CommError
 from gradwire.comm.exposure import Exposure
 from gradwire.comm.group import give_up, rank_of
-from gradwire.comm.postscript import Postscript
+from gradwire.comm.memory import Memory
 from gradwire.comm.recorder import Recorder
 from gradwire.comm.residuals import Residuals
 from gradwire.comm.sparse import SparseParameter, local_values, reduce_sparse
 from gradwire.comm.telemetry import Traffic
+from gradwire.comm.uncleared import Uncleared
 from gradwire.comm.works import Op, Work
 
 Observer = Callable[[tuple[str, ...], Tensor], None]
@@ -40,7 +39,6 @@ class Reducer:
     the others. The order of summation is a function of the module alone.
 
     Attributes:
-        buckets: The flat buckets, in the order in which they are sent.
         carried: Sums of what `carry` sent with the last reduction.
     """
 
@@ -54,30 +52,30 @@ class Reducer:
         frozen: Sequence[tuple[str, nn.Parameter]],
         observer: Observer | None,
     ) -> None:
-        self.buckets: tuple[Bucket, ...] = tuple(buckets)
-        self._slots = [slot for bucket in self.buckets for slot in bucket.slots]
+        self._memory = Memory.of(buckets, all_reduce.size)
         self._all_reduce = all_reduce
         self._control = control
         self._scale = 1.0 / all_reduce.size if op == "mean" else 1.0
-        self._op = op
         self._sparse = tuple(sparse)
         self._frozen = tuple(frozen)
         self._observer = observer
         self._synchronizing = True
         self._cycle: Cycle | None = None
-        self._running: Callable[[], object] = lambda: None  # gives None once the backward in progress is over
-        self._uncleared = False
-        self._reduced_at = [-1] * len(self.buckets)  # version of each bucket's memory right after its reduction
+        self._pass = BackwardPass(self._backward_ended)
+        self._uncleared = Uncleared(watched=op == "sum")
         self._failure: CommError | None = None
         self.carried: list[int] = []
         self._carry: Sequence[int] = ()
-        tail = self.buckets[-1].tail if self.buckets else None
-        self._postscript = Postscript(tail, all_reduce.size) if tail is not None and tail.numel() else None
         self._residuals = Residuals(all_reduce, self.buckets)
         self._reductions = 0
-        self._exposure = Exposure(self.buckets[0].flat.device if self.buckets else torch.device("cpu"))
+        self._exposure = Exposure(self._memory.device)
         self._handles: list[RemovableHandle] = []
         self._recorder: Recorder | None = None
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The flat buckets, in the order in which they are sent."""
+        return self._memory.buckets
 
     @property
     def synchronizing(self) -> bool:
@@ -104,10 +102,7 @@ class Reducer:
         Raises:
             CommError: More numbers, or one that is negative or too large.
         """
-        if len(counts) > postscript.NUMBERS or any(not 0 <= count < 2**63 for count in counts):
-            raise CommError(
-                f"at most {postscript.NUMBERS} whole numbers from 0 on can be carried; found {list(counts)}"
-            )
+        postscript.check(counts)
         self._carry = counts
         if self._all_reduce.size == 1:
             self.carried = list(counts)
@@ -119,8 +114,8 @@ class Reducer:
             CommError: As backward does.
         """
         self.recover()
-        if self._op == "sum" and any(map(self._is_uncleared, self.buckets)):
-            raise BackwardError(_UNCLEARED)
+        self._uncleared.look()
+        self._uncleared.check()
         self._cycle = self._new_cycle()
         self._finish()
 
@@ -212,7 +207,7 @@ class Reducer:
         self.recover()
         recorder.install(self.buckets, flats, presence)
         self._reductions += 1
-        self._reduced_at = [bucket.flat._version for bucket in self.buckets]
+        self._uncleared.reduced(self.buckets)
 
     @property
     def _recording(self) -> Recorder:
@@ -246,8 +241,7 @@ class Reducer:
 
     def choices(self) -> list[Choice]:
         """How each bucket is reduced, where the algorithm is "auto"; else none."""
-        device = self.buckets[0].flat.device if self.buckets else None
-        return self._all_reduce.tune([bucket.flat.nbytes for bucket in self.buckets], device)
+        return self._all_reduce.tune([bucket.flat.nbytes for bucket in self.buckets], self._memory.device)
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank needs beside the module to resume in the same bits: what codecs carry over, by parameter."""
@@ -289,21 +283,19 @@ class Reducer:
 
     def backward_begins(self) -> None:
         """The module's output received its gradient: arrange to be called when the whole backward is over."""
-        if self._running() is not None:
-            return
-        self.recover()
-        self._await_end()
-        self._uncleared = self._op == "sum" and any(map(self._is_uncleared, self.buckets))
+        if not self._pass.running:
+            self.recover()
+            self._follow()
 
     def gradient_arrived(self, slot: Slot) -> None:
         """A dense gradient was accumulated into `slot`'s parameter."""
-        if self._uncleared:
-            raise BackwardError(_UNCLEARED)
+        if self._uncleared.found:
+            self._uncleared.check()
         if not self._synchronizing:
             slot.take(1.0)
             return
         cycle = self._cycle
-        if cycle is None or self._running() is None:
+        if cycle is None or not self._pass.running:
             cycle = self._open()
         if cycle.present[slot.index]:
             raise BackwardError(_TWICE.format(name=slot.name))
@@ -312,7 +304,7 @@ class Reducer:
 
     def sparse_gradient_arrived(self) -> None:
         """A gradient was accumulated into a parameter that has sparse ones; it travels when backward is over."""
-        if self._synchronizing and (self._cycle is None or self._running() is None):
+        if self._synchronizing and (self._cycle is None or not self._pass.running):
             self._open()
 
     def _open(self) -> Cycle:
@@ -321,24 +313,29 @@ class Reducer:
         if interrupted:
             raise BackwardError(_INTERRUPTED)
         self._check_unchanged()
-        if self._running() is None:  # this backward did not come through the module's output
-            self._await_end()
-            if self._op == "sum" and any(map(self._is_uncleared, self.buckets)):
-                raise BackwardError(_UNCLEARED)
+        if not self._pass.running:  # this backward did not come through the module's output
+            self._follow()
+            self._uncleared.check()
         self._cycle = self._new_cycle()
         return self._cycle
 
     def _new_cycle(self) -> Cycle:
         if self._failure is not None:
             raise CommError(f"this reducer failed before and its ranks are out of step: {self._failure}")
-        before_sending = self._before_sending if self._observer else None
         if self._recorder is not None:
             self._recorder.begin()
         carry, self._carry = self._carry, ()
         self._residuals.settle()
         self._reductions += 1
-        ranks, rank = self._all_reduce.size, rank_of(self._all_reduce.group)
-        return Cycle(self.buckets, self._start, ranks, rank, self._control, before_sending, carry, self._postscript)
+        return Cycle(
+            self._memory,
+            self._start,
+            self._all_reduce.size,
+            rank_of(self._all_reduce.group),
+            self._control,
+            self._before_sending if self._observer else None,
+            carry,
+        )
 
     def _start(self, bucket: Bucket) -> Work | None:
         return self._residuals.start(
@@ -348,17 +345,14 @@ class Reducer:
             record=None if self._recorder is None else self._recorder.of(bucket),
         )
 
-    def _await_end(self) -> None:
-        """Have `_finish` called when the running backward ends; the engine drops the callback where that fails."""
-        self._uncleared = False
+    def _follow(self) -> None:
+        """A backward has begun, and none of its gradients has arrived."""
+        self._pass.follow()
+        self._uncleared.look()
 
-        def backward_ended() -> None:
-            self._running = lambda: None
-            if self._cycle is not None:
-                self._finish()
-
-        Variable._execution_engine.queue_callback(backward_ended)
-        self._running = weakref.ref(backward_ended)
+    def _backward_ended(self) -> None:
+        if self._cycle is not None:
+            self._finish()
 
     def _finish(self) -> None:
         assert self._cycle is not None
@@ -374,12 +368,12 @@ class Reducer:
         if self._sparse:
             self._guard(self._reduce_sparse)
         self.carried = cycle.carried
-        for slot in self._slots:
+        for slot in self._memory.slots:
             if cycle.present[slot.index] and slot.parameter.grad is None:
                 slot.parameter.grad = slot.view
-        self._reduced_at = [bucket.flat._version for bucket in self.buckets]
+        self._uncleared.reduced(self.buckets)
         if self._recorder is not None:
-            self._recorder.complete(cycle.present[: len(self._slots)])
+            self._recorder.complete(cycle.present[: len(self._memory.slots)])
 
     def _guard(self, action: Callable[[], None]) -> None:
         """After a broken collective nobody knows what the peers have: refuse to go on."""
@@ -405,14 +399,8 @@ class Reducer:
         if self._all_reduce.size > 1:
             reduce_sparse(self._sparse, self._scale, self._all_reduce.group)
 
-    def _is_uncleared(self, bucket: Bucket) -> bool:
-        """Whether the bucket still holds the last reduction, untouched: accumulating onto it would count it again."""
-        if self._reduced_at[bucket.index] != bucket.flat._version:
-            return False
-        return any(slot.parameter.grad is slot.view for slot in bucket.slots) and bool(bucket.gradients.any())
-
     def _check_unchanged(self) -> None:
-        for slot in self._slots:
+        for slot in self._memory.slots:
             if not slot.parameter.requires_grad:
                 raise AttachError(_CHANGED.format(name=slot.name, now="frozen", then="trainable"))
         for name, parameter in self._frozen:
@@ -420,11 +408,6 @@ class Reducer:
                 raise AttachError(_CHANGED.format(name=name, now="trainable", then="frozen"))
 
 
-_UNCLEARED = (
-    "gradients of the last backward were reduced already and not cleared: with op='sum' they would be counted once for "
-    "every rank, with overlap='update' once more. Clear them before this backward, or run all but the last backward "
-    "under no_sync()"
-)
 _TWICE = (
     "{name} received a second gradient in one backward (it is used in more than one reentrant checkpoint). Use "
     "torch.utils.checkpoint with use_reentrant=False, or run backward under no_sync() and call reduce()"
