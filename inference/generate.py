@@ -91,10 +91,18 @@ def stream_tokens(
     """As `generate`, each token as soon as it is there. The model stays in evaluation until the iterator is closed."""
     rows = rows_of(prompts)
     _check(max_new_tokens, samples)
-    run = Run(
-        rows, samples, max_new_tokens, sampling or Sampling(), seeds_of(seed, len(rows) * samples), stop or Stop()
-    )
-    return run.stream(model, caching or Caching(), lockstep, agree or (lambda ids_B: ids_B))
+    return Run(
+        model,
+        rows,
+        samples,
+        max_new_tokens,
+        sampling or Sampling(),
+        seeds_of(seed, len(rows) * samples),
+        stop or Stop(),
+        caching or Caching(),
+        lockstep,
+        agree or (lambda ids_B: ids_B),
+    ).stream()
 
 
 def rows_of(prompts: Tensor | Prompts) -> list[list[int]]:
