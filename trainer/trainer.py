@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 
 from gradwire.checkpoint import Checkpointer, Commit, State
 from gradwire.schedulers import Clock, Plan, Step
+from gradwire.trainer.agenda import Agenda
 from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.communication import Communication
 from gradwire.trainer.data import Feed, SampleStream, UpdateBatch, training_set, validation_set
@@ -29,7 +30,7 @@ from gradwire.trainer.state import capture, put_back, put_back_model
 from gradwire.trainer.strategies import Single, Strategy
 from gradwire.trainer.strategies.limits import check_limits, sees_noise
 from gradwire.trainer.times import Times
-from gradwire.trainer.triggers import Every, Until, WallClock
+from gradwire.trainer.triggers import Every
 from gradwire.trainer.update import Outcome, Updater
 from gradwire.trainer.writing import Scoring, TextSamples, Writing
 
@@ -102,10 +103,7 @@ class Trainer:
         self.keeping = None if checkpointer is None else Keeping(self, checkpointer)
         self.updater = self._build_updater(stop_requested)
         self._evaluator = self._build_evaluator(data, samples, scoring, stop_requested)
-        self._end_clock = WallClock(settings.max_time)
-        self._stop_at = Until(settings.stop_at, plan)
-        self._evaluate_every = Every(settings.evaluate_every, plan)
-        self._check_every = Every(settings.check_replicas_every, plan)
+        self._agenda = Agenda(settings, plan)
         self.measuring = self._build_measuring()
         self._communication = Communication(self.strategy)
         self._times = Times()
@@ -135,7 +133,7 @@ class Trainer:
             targets=self.context,
             clip=self.settings.clip,
             non_finite=self.settings.non_finite,
-            stop_requested=lambda: stop_requested() or self._end_clock.due(),
+            stop_requested=lambda: stop_requested() or self._agenda.out_of_time(),
             due=lambda: self.keeping is not None and self.keeping.due,
             before_reduction=self._wait_for_journal,
             beat=self._beat,
@@ -185,10 +183,9 @@ class Trainer:
 
     def _train(self) -> Status:
         try:
-            at_start = self.clock.updates == 0 and self.settings.evaluate_every is not None
-            if at_start or self.records.pending is not None:
+            if self._agenda.evaluates_at_start(self.clock) or self.records.pending is not None:
                 self._complete(self.records.pending or {}, evaluate=True)
-            if self._stops():
+            if self._agenda.stops(self.clock, self.plan):
                 told = "run.stop_at=%s is behind update %d: go on with another, or null"
                 log.warning(told, self.settings.stop_at, self.clock.updates)
                 return "preempted"
@@ -241,29 +238,22 @@ class Trainer:
             fall_back(self, self._communication.after(before.updates, skipped=skipped), before.updates)
             changed = follow_noise_scale(self, self.measuring.take(outcome.norms), batch.step)
             self._after_update(before, batch.step, outcome)
-            if (outcome.stop and not self.plan.finished(self.clock)) or self._stops():
+            if (outcome.stop and not self.plan.finished(self.clock)) or self._agenda.stops(self.clock, self.plan):
                 return "preempted"
             if changed:
                 return None
             self._beat("data", self.clock.updates)
         return "done"
 
-    def _stops(self) -> bool:
-        """Whether the run is where it is to stop, before its end."""
-        return self._stop_at.passed(self.clock) and not self.plan.finished(self.clock)
-
     def _after_update(self, before: Clock, step: Step, outcome: Outcome) -> None:
         for callback in self.callbacks.values():
             callback.on_update(self, outcome)
-        last = self.plan.finished(self.clock)
-        if last:
+        if self.plan.finished(self.clock):
             self.strategy.conclude()
-        ends = last or self._stops()
-        log_due = ends or self.clock.updates % self.settings.log_every == 0
-        record = self.records.measured(self.clock, step, outcome) | self._standing() if log_due else {}
-        evaluate = self._evaluate_every.due(before, self.clock) or (ends and self.settings.evaluate_every is not None)
-        self._complete(record, evaluate=evaluate)
-        if self._check_every.due(before, self.clock):
+        due = self._agenda.after(before, self.clock, self.plan)
+        record = self.records.measured(self.clock, step, outcome) | self._standing() if due.log else {}
+        self._complete(record, evaluate=due.evaluate)
+        if due.check_replicas:
             self.strategy.synchronize_buffers(self.model)  # running statistics are each rank's own until then
             self.strategy.check_replicas(self.model)
         if self.keeping is not None:
