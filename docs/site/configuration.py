@@ -10,8 +10,9 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 from mkdocs.structure.files import File, Files
 
+from gradwire.trainer.config.builds import Builds
 from gradwire.trainer.config.fields import fields_of, is_section
-from gradwire.trainer.config.schema import Builds, Root
+from gradwire.trainer.config.schema import Root
 from gradwire.trainer.config.signatures import REQUIRED, Parameter, parameters
 from gradwire.trainer.config.sources import Sources
 from gradwire.trainer.config.targets import resolve_target

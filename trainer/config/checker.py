@@ -5,11 +5,11 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
+from gradwire.trainer.config.builds import Builds
 from gradwire.trainer.config.errors import TargetError
 from gradwire.trainer.config.fields import fields_of, is_section
 from gradwire.trainer.config.interpolation import MISSING, UNRESOLVED
 from gradwire.trainer.config.kinds import conforms, load_base, protocol_methods
-from gradwire.trainer.config.schema import Builds
 from gradwire.trainer.config.signatures import REQUIRED, Parameter, parameters
 from gradwire.trainer.config.targets import resolve_target
 from gradwire.trainer.config.values import (

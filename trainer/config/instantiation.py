@@ -5,9 +5,9 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from gradwire.trainer.config.builds import Builds
 from gradwire.trainer.config.checker import TARGET, Checker
 from gradwire.trainer.config.errors import ConfigError, Mistake
-from gradwire.trainer.config.schema import Builds
 from gradwire.trainer.config.signatures import parameters
 from gradwire.trainer.config.targets import resolve_target
 from gradwire.trainer.config.values import MAPPINGS, SEQUENCES, is_duration, is_union, plain

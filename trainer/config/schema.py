@@ -1,7 +1,7 @@
 """The root sections of a configuration: the one place where their keys, types, defaults and meanings are declared.
 
 A component (model, data, optimizer, schedules, …) declares its keys in its own signature; a section that is built
-around one has the component's keys and its own side by side, marked here by a field of type `Component`.
+around one has the component's keys and its own side by side: the field `component` stands for them here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from gradwire.trainer.config.builds import Builds
 from gradwire.trainer.config.range import HostSpan, Measured, Range
 
 if TYPE_CHECKING:
@@ -19,23 +20,6 @@ if TYPE_CHECKING:
     from gradwire.trainer.sweep.objectives import Constraint, Objective
 
 Node = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Builds:
-    """Marks a field whose value is a component: a `_target_` and its keyword arguments.
-
-    Args:
-        base: Dotted name of the class or protocol that the target must be; empty takes any class.
-        supplied: Arguments of the target that the program gives.
-        inline: Whether the component's keys stand beside the section's own instead of in a section below.
-        group: The config group whose options can stand here, where it is chosen for each place (`group@place=option`).
-    """
-
-    base: str = ""
-    supplied: tuple[str, ...] = ()
-    inline: bool = False
-    group: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
