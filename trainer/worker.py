@@ -101,12 +101,7 @@ class _Rank:
         base = contexts.open_store(here, contexts.group_timeout(None))
         self._store = store = contexts.attempt_store(base, here)
         job = self._receive(base, prepare)
-        assert job.run_dir is not None
-        self._run_dir, self._mode, self._url = job.run_dir, job.mode, job.store_url
-        if here.local_rank == 0 and not (job.run_dir / run_directory.CONFIG).exists():  # a host with a disk of its own
-            job.run_dir.mkdir(parents=True, exist_ok=True)
-            run_directory.write_config(job.run_dir, job.config, job.overrides)
-        self._screens = redirect(log_file(job.run_dir, here.rank, job.mode), here.rank)
+        self._move_in(job)
         settings = job.config["launch"]
         patience = Duration.parse(settings["watchdog"]).seconds if settings["watchdog"] else None
         contexts.use_threads(os.environ)
@@ -124,6 +119,15 @@ class _Rank:
             watchdog.stop()
         self._close(code)
         return code
+
+    def _move_in(self, job: Job) -> None:
+        """Know the run directory, and log there."""
+        assert job.run_dir is not None
+        here, self._run_dir, self._mode, self._url = self._here, job.run_dir, job.mode, job.store_url
+        if here.local_rank == 0 and not (job.run_dir / run_directory.CONFIG).exists():  # a host with a disk of its own
+            job.run_dir.mkdir(parents=True, exist_ok=True)
+            run_directory.write_config(job.run_dir, job.config, job.overrides)
+        self._screens = redirect(log_file(job.run_dir, here.rank, job.mode), here.rank)
 
     def _receive(self, base: "Store", prepare: Callable[[], Job]) -> Job:
         """Rank 0 prepares, creates the run directory unless an earlier attempt did, and tells everybody."""
