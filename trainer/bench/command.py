@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from gradwire.trainer.arguments import JsonFile
+
 if TYPE_CHECKING:
     from gradwire.trainer.launch.job import Job
 
@@ -21,6 +23,9 @@ bench = typer.Typer(
     rich_markup_mode=None,
 )
 
+_PlotFile = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE", help="Draw a picture, PNG (needs gradwire[plot]).")
+]
 _BYTES = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
 _BITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 SIZES = "4B,256B,4KB,64KB,1MB,16MB,64MB,256MB"
@@ -120,12 +125,8 @@ def comm(
         typer.Option(parser=parse_rate, metavar="RATE", help="Of a host's link, as 200mbit; measured if not given."),
     ] = None,
     rounds: Annotated[int, typer.Option(min=2, help="Turns of each contender at each size, at most.")] = 9,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers to this file too.")
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw a picture, PNG (needs gradwire[plot]).")
-    ] = None,
+    json_file: JsonFile = None,
+    plot: _PlotFile = None,
 ) -> None:
     """Time every all-reduce and codec at every size, beside the backend's own, and check every result."""
     arguments = {
@@ -154,12 +155,8 @@ def checkpoint(
     ranks: Annotated[int, typer.Option(min=1, help="Processes that save together.")] = 1,
     rounds: Annotated[int, typer.Option(min=2, help="Turns of each contender.")] = 9,
     updates: Annotated[int, typer.Option(min=1, help="Updates between two rounds, journalled and recovered.")] = 10,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers to this file too.")
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw a picture, PNG (needs gradwire[plot]).")
-    ] = None,
+    json_file: JsonFile = None,
+    plot: _PlotFile = None,
 ) -> None:
     """Time saving, restoring and recovering a training state beside torch's and safetensors' ways, and check it all."""
     arguments = {
@@ -190,9 +187,7 @@ def inference(
     compiled: Annotated[
         bool, typer.Option("--compile", help="Let the decoder and transformers compile their static caches' steps too.")
     ] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers to this file too.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Time generation with and without caches beside transformers' own, on the same weights, and check every token."""
     arguments = {
