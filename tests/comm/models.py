@@ -12,6 +12,18 @@ def mlp(width: int = 24, layers: int = 4) -> nn.Module:
     return nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.Tanh()) for _ in range(layers)])
 
 
+class Branches(nn.Module):
+    """Of its branches, each forward uses one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.common, self.branches = nn.Linear(24, 24), nn.ModuleList(nn.Linear(24, 24) for _ in range(3))
+
+    def forward(self, inputs: Tensor, branch: int) -> Tensor:
+        found: Tensor = self.branches[branch](self.common(inputs))
+        return found
+
+
 def data(rank: int, rows: int = 8, width: int = 24, step: int = 0) -> Tensor:
     return torch.randn(rows, width, generator=torch.Generator().manual_seed(100 * step + rank))
 

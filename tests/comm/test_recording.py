@@ -21,7 +21,7 @@ from gradwire.comm import (
 from gradwire.comm import codecs as all_codecs
 from gradwire.comm.codecs import Bf16, Int4, Int8, NoCodec, RandomK, TopK
 from gradwire.comm.recording import Record
-from tests.comm.models import data, gradients, mlp
+from tests.comm.models import Branches, data, gradients, mlp
 
 CODECS = [
     *(all_codecs.named(name) for name in all_codecs.NAMES if name != "none"),
@@ -258,18 +258,9 @@ def test_what_was_taken_stays_until_it_is_given_back_and_is_then_used_again(rank
     ranks(2, _in_pool)
 
 
-class _Branches(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.common, self.branches = nn.Linear(24, 24), nn.ModuleList(nn.Linear(24, 24) for _ in range(3))
-
-    def forward(self, inputs, branch):
-        return self.branches[branch](self.common(inputs))
-
-
 def _presence(rank):
     torch.manual_seed(0)
-    model = _Branches()
+    model = Branches()
     replayed = copy.deepcopy(model)
     reducer, installed = (attach(each, AllReduce(), bucket_mb=SMALL) for each in (model, replayed))
     reducer.record(True)

@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gradwire.comm import AllReduce, AttachError, BackwardError, attach
 from tests.comm.models import (
+    Branches,
     assert_close,
     assert_same_bits_everywhere,
     data,
@@ -95,18 +96,9 @@ def test_no_sync_keeps_local_gradients_until_reduce(ranks):
     ranks(2, _no_sync)
 
 
-class _Branches(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.common, self.branches = nn.Linear(24, 24), nn.ModuleList(nn.Linear(24, 24) for _ in range(3))
-
-    def forward(self, inputs, branch):
-        return self.branches[branch](self.common(inputs))
-
-
 def _unused(rank):
     torch.manual_seed(0)
-    model = _Branches()
+    model = Branches()
     attach(model, AllReduce(), op="sum", bucket_mb=SMALL)
     for step in range(2):
         model.zero_grad()
@@ -127,7 +119,7 @@ def test_parameters_unused_on_some_ranks_are_reduced_and_unused_on_all_keep_no_g
 
 def _unused_in_last(rank):
     torch.manual_seed(0)
-    model = _Branches()
+    model = Branches()
     reducer = attach(model, AllReduce(), op="sum", bucket_mb=SMALL)
     with reducer.no_sync():
         model(data(rank), 0).square().mean().backward()
