@@ -7,7 +7,7 @@ import psutil
 
 # New processes that need not import torch. Their environ is that of the first of them.
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["torch._dynamo", "gradwire.trainer.assemble"])
+FORKED.set_forkserver_preload(["torch._dynamo", "gradwire.trainer.body"])
 
 
 def ranks_below(pid: int) -> list[psutil.Process]:

@@ -1,13 +1,10 @@
 """From a resolved configuration to a running trainer: every object is built here, once."""
 
 import logging
-import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from torch.optim import Optimizer
 
@@ -24,20 +21,16 @@ from gradwire.trainer.config.deepspeed import of_stage
 from gradwire.trainer.config.hosts_apart import trains_apart
 from gradwire.trainer.data import length_of, training_set, validation_set
 from gradwire.trainer.errors import StateMismatchError
-from gradwire.trainer.evaluation import EvaluationInterrupted
 from gradwire.trainer.initial_weights import load_initial_weights
 from gradwire.trainer.launch.context import WorkerContext
-from gradwire.trainer.launch.exit_codes import ExitCode
 from gradwire.trainer.launch.watchdog import PREPARING
-from gradwire.trainer.launched import Launched, check_store_is_ours, writer_of
-from gradwire.trainer.loggers.metrics import MetricsFile, to_line
+from gradwire.trainer.launched import Launched, writer_of
+from gradwire.trainer.loggers.metrics import MetricsFile
 from gradwire.trainer.loggers.progress import Progress
 from gradwire.trainer.loggers.starts import StartsFile
 from gradwire.trainer.models.packed import check_keeps_apart
 from gradwire.trainer.optimizers import Group, build_optimizer
-from gradwire.trainer.proof import prove
 from gradwire.trainer.randomness import derive_seed, seed_everything
-from gradwire.trainer.recovery import recover, restore
 from gradwire.trainer.settings import Run, Settings
 from gradwire.trainer.strategies import Strategy
 from gradwire.trainer.sync_batchnorm import synchronize_batch_norms
@@ -46,40 +39,6 @@ from gradwire.trainer.writing import Scoring, TextSamples, Writing
 
 log = logging.getLogger("gradwire")
 Node = Mapping[str, Any]
-
-
-def run(config: Node, context: WorkerContext) -> int:
-    """Train, evaluate or measure what the configuration describes, on this rank; the exit code."""
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    log.setLevel(logging.INFO if context.rank == 0 else logging.ERROR)
-    if config["deterministic"]:
-        make_deterministic()
-    if context.mode == "batch-size":
-        from gradwire.trainer.batch_size import measure
-
-        return measure(config, context)
-    trainer, checkpointer = build_trainer(config, context)
-    if context.mode == "evaluate":
-        restore(lambda restored: trainer.restore_model(restored.state), checkpointer, context.restore)
-        return evaluate(trainer, context)
-    if "prove" in context.arguments:
-        prove(trainer, checkpointer, context.restore, context.arguments["prove"])
-    check_store_is_ours(checkpointer, context)
-    recover(trainer, checkpointer, context.restore)
-    context.accept()
-    result = trainer.fit()
-    return int(ExitCode.PREEMPTED if result.status == "preempted" else ExitCode.DONE)
-
-
-def evaluate(trainer: Trainer, context: WorkerContext) -> int:
-    """Measure the restored model and print what was found as one line of JSON."""
-    try:
-        record = {"update": trainer.clock.updates} | trainer.evaluate()
-    except EvaluationInterrupted:
-        return int(ExitCode.PREEMPTED)
-    if context.rank == 0:
-        sys.stdout.write(to_line(record))
-    return int(ExitCode.DONE)
 
 
 def component(node: Node, allow: tuple[str, ...], *section_keys: str, **arguments: Any) -> Any:
@@ -321,11 +280,3 @@ def build_callbacks(config: Node, context: WorkerContext) -> dict[str, Callback]
     """The callbacks that the configuration names, and the launcher's own."""
     named = {name: component(node, context.allow) for name, node in config["callbacks"].items()}
     return {"gradwire/saved": Launched(context.saved, context.change)} | named
-
-
-def make_deterministic() -> None:
-    """Same inputs, same bits: deterministic kernels only (torch raises where there is none)."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it at its first use
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time and decides nothing here
-    torch.backends.cudnn.benchmark = False

@@ -202,7 +202,7 @@ class _Rank:
 
 
 def _train(config: Mapping[str, Any], context: "WorkerContext") -> int:
-    from gradwire.trainer.assemble import run
+    from gradwire.trainer.body import run
 
     return int(run(dict(config), context))
 

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from gradwire.trainer.launch.errors import LaunchError
 
-_IMPORTS = ("torch._dynamo", "gradwire.trainer.assemble")  # every optimizer of torch imports its compiler
+_IMPORTS = ("torch._dynamo", "gradwire.trainer.body")  # every optimizer of torch imports its compiler
 _PR_SET_CHILD_SUBREAPER = 36
 _ADOPTION = 10.0  # seconds that the kernel may take to hand a rank over
 
