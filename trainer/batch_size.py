@@ -1,33 +1,31 @@
 """`gradwire batch-size`: what fits, how fast it is, how noisy the gradient is, and what follows for the batch size."""
 
-import json
 import logging
 import math
 import shlex
 import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gradwire.schedulers import Duration, SchedulerError
 from gradwire.schedulers.scaling import NoScaling, Scaling
-from gradwire.trainer import named_files, plots
 from gradwire.trainer.assemble import build_model, build_plan, build_strategy, component, make_optimizer, settings_of
 from gradwire.trainer.config import ConfigError, compose, validate
 from gradwire.trainer.config.checker import TARGET
 from gradwire.trainer.config.construction import argument
 from gradwire.trainer.config.hosts_apart import trains_apart
 from gradwire.trainer.data import training_set
+from gradwire.trainer.findings import Findings, to_text, write
 from gradwire.trainer.host_memory import MemoryGuard, available
 from gradwire.trainer.launch.context import WorkerContext
 from gradwire.trainer.launch.exit_codes import ExitCode
 from gradwire.trainer.launch.watchdog import PREPARING
 from gradwire.trainer.micro_batch import most_that_fit
-from gradwire.trainer.noise_survey import Noise, survey
-from gradwire.trainer.recommendation import Recommendation, Setup, command, recommend
+from gradwire.trainer.noise_survey import survey
+from gradwire.trainer.recommendation import Setup, command, recommend
 from gradwire.trainer.rehearsal import Rehearsal, Speed, doublings, optimizer_state_allocated
 from gradwire.trainer.trainer import Trainer
 
@@ -35,10 +33,6 @@ log = logging.getLogger("gradwire")
 _SEARCHED = 1 << 16  # samples: larger micro-batches are not of interest
 _SURVEY_SECONDS = 60.0
 _SURVEY_BATCHES = 64  # of the configured size, where these take longer
-CAVEAT = (
-    "The noise scale was measured after {updates} of {total} updates. It grows as the loss falls, often tenfold over a "
-    "run: measure later in the run with --updates, or let the batch grow with it (batch=noise_scale)."
-)
 
 
 class _Stopped(Exception):  # noqa: N818 - no error: somebody asked to stop
@@ -49,29 +43,6 @@ def measured_as(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The configuration with every gradient that of the whole batch, and applied at once."""
     apart = {"strategy": {TARGET: "gradwire.trainer.strategies.DataParallel"}} if trains_apart(config) else {}
     return {**config, **apart, "comm": {**config["comm"], "overlap": "backward"}}
-
-
-@dataclass(frozen=True)
-class Findings:
-    """All that was measured.
-
-    Args:
-        world_size: Ranks.
-        device: Kind of device.
-        largest_micro_batch: Samples of the largest pass that fits.
-        limit: Samples up to which it was searched for.
-        speeds: Throughput by size of pass.
-        updates: Updates of training before the noise scale was measured.
-        noise: The noise scale.
-    """
-
-    world_size: int
-    device: str
-    largest_micro_batch: int
-    limit: int
-    speeds: tuple[Speed, ...]
-    updates: int
-    noise: Noise
 
 
 class _Survey:
@@ -188,7 +159,7 @@ def measure(config: Mapping[str, Any], context: WorkerContext) -> int:
         )
         again = command(typed, advice.overrides)
         sys.stdout.write(to_text(findings, advice, measuring.trainer.plan.total_updates, again))
-        _write(context.arguments, findings, advice, again)
+        write(context.arguments, findings, advice, again)
     if context.local_rank == 0:
         shutil.rmtree(context.run_dir, ignore_errors=True)  # a temporary folder with logs that told nothing
     return int(ExitCode.DONE)
@@ -232,56 +203,3 @@ def setup_of(config: Mapping[str, Any], trainer: Trainer, context: WorkerContext
         schedule=component(batch["schedule"], context.allow),
         measures=trainer.plan.measures,
     )
-
-
-def to_text(findings: Findings, advice: Recommendation, total_updates: int, again: str) -> str:
-    """What was found and what follows, for people."""
-    noise = findings.noise
-    lines = ["", f"{'micro-batch':>11}  {'samples/s':>12}  {'tokens/s':>14}  {'ms a pass':>10}"]
-    lines += [
-        f"{speed.micro_batch:>11,}  {speed.samples_per_second:>12,.1f}  {speed.tokens_per_second:>14,.0f}"
-        f"  {1000 * speed.seconds:>10.2f}"
-        for speed in findings.speeds
-    ]
-    where = f"{findings.world_size} {'rank' if findings.world_size == 1 else 'ranks'} on {findings.device}"
-    lines += [f"forward and backward on {where}, without the all-reduce and the optimizer's step", ""]
-    lines += [f"largest that fits  {_largest(findings)}", f"noise scale        {_noise(noise)}", "", "recommended"]
-    lines += [_hanging(f"  {each.name:<15}{each.value:<16}{each.reason}", 33) for each in advice.advice]
-    caveat = CAVEAT.format(updates=f"{findings.updates:,}", total=f"{total_updates:,}")
-    return "\n".join([*lines, "", _hanging(caveat, 0), "", again]) + "\n"
-
-
-def _hanging(text: str, indent: int) -> str:
-    return textwrap.fill(text, 100, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
-
-
-def _largest(findings: Findings) -> str:
-    size = f"{findings.largest_micro_batch:,} samples"
-    if findings.largest_micro_batch < findings.limit:
-        return f"{size}: memory ends there"
-    if findings.device == "cuda":
-        return f"{size}: more were not tried"
-    return f"{size}: a rank's whole share of the batch"
-
-
-def _noise(noise: Noise) -> str:
-    on = f"{noise.rounds} × {noise.samples:,} samples"
-    if noise.noise_scale is None:
-        return f"not measurable on {on}: the gradient drowns in the noise, so it lies far above {noise.samples:,}"
-    rough = "" if noise.enough else "; a rough guess: a round should have several times as many"
-    return f"{noise.noise_scale:,.1f} samples (measured on {on}{rough})"
-
-
-def _write(arguments: Mapping[str, Any], findings: Findings, advice: Recommendation, again: str) -> None:
-    if arguments["json"]:
-        record = asdict(findings) | {"recommendation": asdict(advice), "command": again}
-        text = json.dumps(record, indent=1, allow_nan=False) + "\n"
-        named_files.write(Path(arguments["json"]), text.encode())
-    if arguments["png"]:
-        plots.save_batch_size(
-            Path(arguments["png"]),
-            [speed.micro_batch for speed in findings.speeds],
-            [speed.samples_per_second for speed in findings.speeds],
-            findings.noise.noise_scale,
-            advice.batch_size,
-        )
