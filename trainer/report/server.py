@@ -55,13 +55,12 @@ def serve(folders: Sequence[Path], port: int, ready: Callable[[str], None]) -> N
         ReportError: the port cannot be had.
     """
     try:
-        server = ThreadingHTTPServer((HOST, port), handler(Live(folders)))
+        server = LiveServer(Live(folders), port)
     except OSError as error:
         raise ReportError(
             f"port {port} cannot be had ({error.strerror}): choose another --port, or 0 for any"
         ) from error
-    server.daemon_threads = True
-    ready(f"http://{HOST}:{server.server_address[1]}/")
+    ready(server.address)
     with server:
         try:
             server.serve_forever(poll_interval=0.2)
@@ -69,47 +68,68 @@ def serve(folders: Sequence[Path], port: int, ready: Callable[[str], None]) -> N
             return
 
 
-def handler(live: Live) -> type[BaseHTTPRequestHandler]:
-    """What answers `/` with the page, and `/data.json` with its document where that is newer than what the page has."""
+class LiveServer(ThreadingHTTPServer):
+    """Serves a page and its document to this machine.
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    Args:
+        live: What it shows.
+        port: 0 takes a free one.
 
-        def do_GET(self) -> None:
-            if not self._is_addressed():
-                self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"this server answers to its own address alone\n")
-            elif self.path == "/":
-                text = page(live.document(), live=True)
-                self._answer(HTTPStatus.OK, "text/html; charset=utf-8", text.encode("utf-8", errors="replace"))
-            elif self.path == "/data.json":
-                self._answer_data(to_json(live.document()).encode())
-            else:
-                self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"there is / and /data.json\n")
+    Raises:
+        OSError: the port cannot be had.
+    """
 
-        def _is_addressed(self) -> bool:
-            """Whether the request names this machine: another site's page cannot, whatever its name resolves to."""
-            port = self.connection.getsockname()[1]
-            return self.headers.get("Host") in (f"{HOST}:{port}", f"localhost:{port}")
+    daemon_threads = True
 
-        def _answer_data(self, body: bytes) -> None:
-            version = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
-            if self.headers.get("If-None-Match") == version:
-                self._answer(HTTPStatus.NOT_MODIFIED, "application/json", b"", version)
-            else:
-                self._answer(HTTPStatus.OK, "application/json", body, version)
+    def __init__(self, live: Live, port: int) -> None:
+        super().__init__((HOST, port), _Handler)
+        self.live = live
 
-        def _answer(self, status: HTTPStatus, kind: str, body: bytes, version: str = "") -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Cache-Control", "no-cache")
-            self.send_header("X-Content-Type-Options", "nosniff")
-            if version:
-                self.send_header("ETag", version)
-            self.end_headers()
-            self.wfile.write(body)
+    @property
+    def address(self) -> str:
+        """Of the page."""
+        return f"http://{HOST}:{self.server_address[1]}/"
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
-            """Nothing: the terminal shows the address."""
 
-    return Handler
+class _Handler(BaseHTTPRequestHandler):
+    """Answers `/` with the page, and `/data.json` with its document where that is newer than what the page has."""
+
+    server: LiveServer
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if not self._is_addressed():
+            self._answer(HTTPStatus.FORBIDDEN, "text/plain", b"this server answers to its own address alone\n")
+        elif self.path == "/":
+            text = page(self.server.live.document(), live=True)
+            self._answer(HTTPStatus.OK, "text/html; charset=utf-8", text.encode("utf-8", errors="replace"))
+        elif self.path == "/data.json":
+            self._answer_data(to_json(self.server.live.document()).encode())
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"there is / and /data.json\n")
+
+    def _is_addressed(self) -> bool:
+        """Whether the request names this machine: another site's page cannot, whatever its name resolves to."""
+        port = self.connection.getsockname()[1]
+        return self.headers.get("Host") in (f"{HOST}:{port}", f"localhost:{port}")
+
+    def _answer_data(self, body: bytes) -> None:
+        version = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+        if self.headers.get("If-None-Match") == version:
+            self._answer(HTTPStatus.NOT_MODIFIED, "application/json", b"", version)
+        else:
+            self._answer(HTTPStatus.OK, "application/json", body, version)
+
+    def _answer(self, status: HTTPStatus, kind: str, body: bytes, version: str = "") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-cache")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        if version:
+            self.send_header("ETag", version)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+        """Nothing: the terminal shows the address."""

@@ -9,14 +9,13 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from benchmarks.report_runs import records, write_run
 from gradwire.trainer.report.errors import ReportError
-from gradwire.trainer.report.server import HOST, Live, handler, serve
+from gradwire.trainer.report.server import HOST, Live, LiveServer, serve
 from tests.trainer.report.conftest import Show
 
 
@@ -27,10 +26,10 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def address(run: Path) -> Iterator[str]:
-    server = ThreadingHTTPServer((HOST, 0), handler(Live([run])))
+    server = LiveServer(Live([run]), 0)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
-    yield f"http://{HOST}:{server.server_address[1]}/"
+    yield server.address
     server.shutdown()
     thread.join()
     server.server_close()
