@@ -1,12 +1,12 @@
 """The command `gradwire`. It answers --help without torch; each command imports what it needs."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -124,17 +124,8 @@ def batch_size(
 ) -> None:
     """Measure what fits, its speed and the gradient noise scale; recommend batch size, learning rate and warm-up."""
     typed = [*([] if config_dir is None else ["--config-dir", str(config_dir)]), *(overrides or [])]
-    files = {"json": json_file, "png": png_file}
-    arguments = {name: None if file is None else str(file.absolute()) for name, file in files.items()}
-    with ExitStack() as stack:
-
-        def prepare() -> "Job":
-            check_files(json_file, png_file)
-            job = new_job(overrides or [], config_dir)
-            folder = stack.enter_context(TemporaryDirectory(prefix="gradwire-batch-size-"))
-            told = {"updates": updates, "command": typed, **arguments}
-            return replace(job, mode="batch-size", run_dir=Path(folder), arguments=told)
-
+    told, files = {"updates": updates, "command": typed}, {"json": json_file, "png": png_file}
+    with measuring("batch-size", overrides or [], config_dir, told, files) as prepare:
         _start(prepare)
 
 
@@ -176,6 +167,35 @@ def new_job(overrides: list[str], config_dir: Path | None) -> "Job":
 
     valid = checked(compose(overrides, config_dir))
     return Job(valid.config, allow=valid.allow_targets, overrides=tuple(overrides))
+
+
+@contextmanager
+def measuring(
+    mode: str,
+    overrides: list[str],
+    config_dir: Path | None,
+    arguments: Mapping[str, Any],
+    files: Mapping[str, Path | None],
+) -> "Iterator[Callable[[], Job]]":
+    """What prepares a job that measures, in a folder that is there within the block alone.
+
+    Args:
+        mode: What the job is for.
+        overrides: Of the configuration.
+        config_dir: Searched for YAML first.
+        arguments: Told to the ranks.
+        files: Told as well: first where to write the numbers, then where a picture.
+    """
+    with ExitStack() as stack:
+
+        def prepare() -> "Job":
+            check_files(*files.values())
+            job = new_job(overrides, config_dir)
+            folder = stack.enter_context(TemporaryDirectory(prefix=f"gradwire-{mode}-"))
+            named = {name: None if file is None else str(file.absolute()) for name, file in files.items()}
+            return replace(job, mode=mode, run_dir=Path(folder), arguments={**arguments, **named})
+
+        yield prepare
 
 
 def _stored_job(mode: str, run: str, overrides: list[str], config_dir: Path | None) -> "Job":

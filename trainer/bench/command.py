@@ -2,19 +2,13 @@
 
 import re
 import secrets
-from contextlib import ExitStack
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from gradwire.trainer.arguments import JsonFile
-
-if TYPE_CHECKING:
-    from gradwire.trainer.launch.job import Job
 
 bench = typer.Typer(
     name="bench",
@@ -212,16 +206,9 @@ def _start(
     from gradwire.trainer import cli
 
     files = {"json": json_file, "plot": plot}
-    told = arguments | {key: None if file is None else str(file.absolute()) for key, file in files.items()}
-    with ExitStack() as stack, cli.friendly():
+    with cli.friendly(), cli.measuring(f"bench-{name}", overrides, None, arguments, files) as prepare:
         module = import_module(f"gradwire.trainer.bench.{name}")
         from gradwire.trainer.launch.start import start
-
-        def prepare() -> "Job":
-            cli.check_files(json_file, plot)
-            job = cli.new_job(overrides, None)
-            folder = stack.enter_context(TemporaryDirectory(prefix="gradwire-bench-"))
-            return replace(job, mode=f"bench-{name}", run_dir=Path(folder), arguments=told)
 
         raise typer.Exit(start(prepare, module.PROGRAM, module.measure))
 
