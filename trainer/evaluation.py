@@ -1,9 +1,8 @@
 """Evaluation that gives the same number at any world size, and samples of text.
 
-The validation set is cut into batches without regard to the ranks; batch j goes to rank j mod world size (to all
-ranks of a share, where several compute together). Every batch's
-sums come back to all ranks in order and are added exactly (math.fsum), so neither the number of ranks nor the order in
-which they finish can change a digit.
+The validation set is cut into batches without regard to the ranks; batch j goes to rank j mod world size (to all ranks
+of a share, where several compute together). Every batch's sums come back to all ranks in order and are added exactly
+(math.fsum), so neither the number of ranks nor the order in which they finish can change a digit.
 """
 
 import math
