@@ -35,7 +35,7 @@ class Sum:
 
 
 class Collective(Strategy):
-    """Exchanges over all ranks; counts go beside the gradients in a collective of their own.
+    """Exchanges over all ranks; counts go beside the gradients in a collective of their own, or along with them.
 
     Args:
         device: This rank's device.

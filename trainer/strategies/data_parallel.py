@@ -2,31 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from gradwire.comm import AllReduce, Choice, CommError, Overlap, Reducer, attach, check_replicas, decode
-from gradwire.trainer.strategies.base import Strategy
+from gradwire.trainer.strategies.collective import Collective
 from gradwire.trainer.strategies.exchanges import Cost, Reduced
 
 _CARRIED = ("residuals", "factors", "arrears", "in_flight")  # what is not a function of the reduced gradients
 
 
-@dataclass(frozen=True)
-class _Sum:
-    values: Tensor
-    work: dist.Work
-
-    def wait(self) -> Tensor:
-        self.work.wait()
-        return self.values
-
-
-class DataParallel(Strategy):
+class DataParallel(Collective):
     """Every rank holds the whole model, computes its share of the global batch and applies the same bits.
 
     Args:
@@ -47,12 +36,9 @@ class DataParallel(Strategy):
         overlap: Overlap = "backward",
         recorded: bool = False,
     ) -> None:
-        self.device = device
-        self.rank = dist.get_rank()
-        self.world_size = dist.get_world_size()
+        super().__init__(device, control)
         self._all_reduce = all_reduce
         self._bucket_mb = bucket_mb
-        self._control = control
         self._overlap: Overlap = overlap
         self._recorded = recorded
         self._reducer: Reducer | None = None
@@ -152,20 +138,6 @@ class DataParallel(Strategy):
         except CommError as error:
             return str(error)
         return None
-
-    def start_sum(self, values: Tensor) -> _Sum:
-        work = dist.all_reduce(values, group=self._control, async_op=True)
-        assert work is not None
-        return _Sum(values, work)
-
-    def gather(self, values: Tensor) -> list[Tensor]:
-        gathered = [torch.empty_like(values) for _ in range(self.world_size)]
-        dist.all_gather(gathered, values, group=self._control)
-        return gathered
-
-    def synchronize_buffers(self, model: nn.Module) -> None:
-        for buffer in model.buffers():
-            dist.broadcast(buffer, 0)
 
     def check_replicas(self, model: nn.Module) -> None:
         check_replicas(model)
