@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -100,15 +100,12 @@ class DeepSpeed(Collective):
         self._engine.backward(loss, scale_wrt_gas=False)
 
     @contextmanager
-    def _accumulating(self) -> Iterator[None]:
+    def accumulate(self) -> Iterator[None]:
         self._engine.set_gradient_accumulation_boundary(False)
         try:
             yield
         finally:
             self._engine.set_gradient_accumulation_boundary(True)
-
-    def accumulate(self) -> AbstractContextManager[None]:
-        return self._accumulating()
 
     def carried(self) -> list[int]:
         """Gradients are summed, and DeepSpeed has divided them by the number of ranks."""

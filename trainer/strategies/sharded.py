@@ -1,7 +1,7 @@
 """Sharded data parallelism (torch's FSDP2), with replicas over slow links, or with layers split among ranks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 import torch
@@ -122,7 +122,7 @@ class FullySharded(Collective):
         )
 
     @contextmanager
-    def _accumulating(self) -> Iterator[None]:
+    def accumulate(self) -> Iterator[None]:
         self._synchronize(False)
         try:
             yield
@@ -132,9 +132,6 @@ class FullySharded(Collective):
     def _synchronize(self, required: bool) -> None:
         for module in _sharded_modules(self._model):
             module.set_requires_gradient_sync(required, recurse=False)
-
-    def accumulate(self) -> AbstractContextManager[None]:
-        return self._accumulating()
 
     def _owner(self, mesh: DeviceMesh, rank: int) -> int:
         """The first replica's rank; of what is not split within layers, the first that computes with this one."""
