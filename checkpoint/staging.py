@@ -9,7 +9,6 @@ import psutil
 import torch
 from torch import Tensor
 
-from gradwire.checkpoint.allocation import allocated
 from gradwire.checkpoint.errors import StateTooLarge, UnsupportedState
 from gradwire.checkpoint.layout import Layout
 from gradwire.checkpoint.sharded import Sharded
@@ -180,7 +179,7 @@ class _Memory:
                 f"the staged copy of the state takes {size} bytes and {free} bytes of memory are free; with stage "
                 "'none' nothing is copied, and training waits until the snapshot is written"
             )
-        block = allocated(size)
+        block = torch.empty(size, dtype=torch.uint8)
         if self._pinned and size:  # registered: torch's allocator of pinned memory rounds up to a power of two
             cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             torch.cuda.check_error(int(cudart.cudaHostRegister(block.data_ptr(), size, 0)))

@@ -1,10 +1,9 @@
-"""Reading packs: each once, several at a time; other threads decode its chunks, where they belong, while it is read."""
+"""Reading packs: each once, several at a time, piece by piece; pieces are decoded and proven where they belong."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from queue import SimpleQueue
 
 import numpy as np
 import psutil
@@ -12,7 +11,6 @@ import torch
 import xxhash
 from torch import Tensor
 
-from gradwire.checkpoint.allocation import allocated, allocated_together
 from gradwire.checkpoint.coding import RAW, Decoder, decode
 from gradwire.checkpoint.errors import DamagedCheckpoint, StateTooLarge
 from gradwire.checkpoint.pack_walk import PackWalk
@@ -20,9 +18,7 @@ from gradwire.checkpoint.packs import PackRef
 from gradwire.checkpoint.store import Store
 from gradwire.checkpoint.tensors import Chunk, StoredTensor
 
-READERS = 2  # threads; each holds one pack
-_BENCHES = 8  # chunks that are read and not yet decoded
-_BENCH_BYTES = 32 * 2**20
+READERS = 2  # threads; each reads one pack, and decodes and proves it
 
 
 def read_tensors(
@@ -50,19 +46,16 @@ def read_scattered(
     needed, free = sum(tensor.nbytes for _, tensor in wanted), psutil.virtual_memory().available
     if needed > free:
         raise StateTooLarge(f"{store.url}: the tensors take {needed} bytes and {free} bytes of memory are free")
-    memory = allocated_together([tensor.nbytes for _, tensor in wanted])
+    # torch's memory is of small pages; huge ones take a quarter of the processor's time to touch for the first time,
+    # but are also the ones that a hypervisor takes back while they are free: it then gives 0.4 GB of them a second
+    memory = [torch.empty(tensor.nbytes, dtype=torch.uint8) for _, tensor in wanted]
     tensors = [each.view(tensor.dtype).view(tensor.shape) for each, (_, tensor) in zip(memory, wanted, strict=True)]
     targets: dict[PackRef, list[_Target]] = defaultdict(list)
     for (packs, stored), tensor in zip(wanted, tensors, strict=True):
         for target in _targets(stored, tensor):
             targets[packs[target.chunk.pack]].append(target)
-    coded = [each.chunk.stored for some in targets.values() for each in some if each.chunk.coding != RAW]
-    benches = _Benches(max(coded, default=0))
-    with (
-        ThreadPoolExecutor(readers, "gradwire-packs") as threads,
-        ThreadPoolExecutor(readers, "gradwire-chunks") as unpackers,
-    ):
-        reading = [threads.submit(_read_pack, store, pack, each, unpackers, benches) for pack, each in targets.items()]
+    with ThreadPoolExecutor(readers, "gradwire-packs") as threads:
+        reading = [threads.submit(_read_pack, store, pack, each) for pack, each in targets.items()]
         try:
             for pack in reading:
                 pack.result()
@@ -96,43 +89,32 @@ def _targets(stored: StoredTensor, tensor: Tensor) -> Iterable[_Target]:
         start += chunk.length
 
 
-@dataclass(frozen=True, eq=False)
-class _Bench:
-    """Where a chunk is decoded: memory for its stored bytes, and what decodes them."""
-
-    memory: memoryview
-    decoder: Decoder
-
-
-class _Benches:
-    """A few benches, each used again as soon as it is free.
-
-    Args:
-        longest: Bytes of the longest chunk that is to be decoded.
-    """
-
-    def __init__(self, longest: int) -> None:
-        count = max(READERS, min(_BENCHES, _BENCH_BYTES // max(longest, 1)))
-        memory = allocated(count * longest).numpy().data
-        self._free: SimpleQueue[_Bench] = SimpleQueue()
-        for start in range(0, count * longest, max(longest, 1)):
-            self._free.put(_Bench(memory[start : start + longest], Decoder()))
-
-    def take(self) -> _Bench:
-        return self._free.get()
-
-    def give_back(self, bench: _Bench) -> None:
-        self._free.put(bench)
-
-
-def _read_pack(store: Store, pack: PackRef, targets: Sequence[_Target], unpackers: Executor, benches: _Benches) -> None:
+def _read_pack(store: Store, pack: PackRef, targets: Sequence[_Target]) -> None:
     where = f"{store.url}: {pack.name}"
+    longest = max((target.chunk.stored for target in targets if target.chunk.coding != RAW), default=0)
+    bench, decoder = np.empty(longest, np.uint8).data, Decoder()
+    wrong: list[DamagedCheckpoint] = []
     with store.opened(pack.name, pack.size) as source:
         walk = PackWalk(source, pack, where)
-        unpacking = [_begin(walk, alike, unpackers, benches, where) for alike in _alike(targets)]
-        walk.finish()
-    for chunk in unpacking:
-        chunk.result()
+        for first, *others in _alike(targets):
+            stored = first.memory if first.chunk.coding == RAW else bench[: first.chunk.stored]
+            walk.read_into(stored, first.chunk.offset)
+            try:
+                _unpack_into(first, stored, decoder, where)
+            except DamagedCheckpoint as error:
+                wrong.append(error)
+            for other in others:
+                np.copyto(np.asarray(other.memory), np.asarray(first.memory))
+        walk.finish()  # that the pack is altered is told first
+    if wrong:
+        raise wrong[0]
+
+
+def _unpack_into(target: _Target, stored: memoryview, decoder: Decoder, where: str) -> None:
+    chunk, place = target.chunk, _place(target.chunk, where)
+    if chunk.coding != RAW:
+        decoder.decode_into(target.memory, stored, target.item_size, place)
+    _prove(target.memory, chunk, place)
 
 
 def _alike(targets: Sequence[_Target]) -> Iterable[list[_Target]]:
@@ -141,42 +123,6 @@ def _alike(targets: Sequence[_Target]) -> Iterable[list[_Target]]:
     for target in targets:
         found[target.content].append(target)
     return [found[content] for content in sorted(found)]
-
-
-def _begin(
-    walk: PackWalk, targets: Sequence[_Target], unpackers: Executor, benches: _Benches, where: str
-) -> "Future[None]":
-    """Read a chunk, and let another thread do the rest."""
-    chunk = targets[0].chunk
-    if chunk.coding == RAW:
-        walk.read_into(targets[0].memory, chunk.offset)
-        return unpackers.submit(_spread, targets, where)
-    bench = benches.take()
-    try:
-        walk.read_into(bench.memory[: chunk.stored], chunk.offset)
-    except BaseException:
-        benches.give_back(bench)
-        raise
-    return unpackers.submit(_decode, targets, bench, benches, where)
-
-
-def _decode(targets: Sequence[_Target], bench: _Bench, benches: _Benches, where: str) -> None:
-    first = targets[0]
-    try:
-        stored = bench.memory[: first.chunk.stored]
-        bench.decoder.decode_into(first.memory, stored, first.item_size, _place(first.chunk, where))
-    finally:
-        benches.give_back(bench)
-    _spread(targets, where)
-
-
-def _spread(targets: Sequence[_Target], where: str) -> None:
-    """Put what is in the first target into the others, and prove all."""
-    first = targets[0]
-    for target in targets:
-        if target is not first:
-            np.copyto(np.asarray(target.memory), np.asarray(first.memory))
-        _prove(target.memory, target.chunk, _place(target.chunk, where))
 
 
 def unpack(pack: memoryview, chunk: Chunk, item_size: int, where: str) -> memoryview:
