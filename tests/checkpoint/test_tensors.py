@@ -50,6 +50,7 @@ def test_every_dtype_round_trips_bit_for_bit(name: str, tmp_path: Path) -> None:
         assert (restored.dtype, restored.shape) == (dtype, tensor.shape)
         assert restored.is_contiguous()
         assert bits(restored) == bits(tensor)
+        assert restored.untyped_storage().nbytes() == tensor.nbytes  # each can be given back alone
 
 
 def test_every_dtype_of_torch_is_stored_or_refused() -> None:
@@ -173,6 +174,7 @@ def test_any_mixture_of_tensors_round_trips(descriptions: list[tuple[int, int, s
     stored = [writer.add(tensor) for tensor in tensors]
     for restored, tensor in zip(read_tensors(store, written(writer), stored), tensors, strict=True):
         assert bits(restored) == bits(tensor)
+        assert restored.untyped_storage().nbytes() == tensor.nbytes  # each can be given back alone
 
 
 def test_a_pack_of_another_size_is_damage(tmp_path: Path) -> None:
