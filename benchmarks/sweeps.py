@@ -10,7 +10,7 @@ hyperband  a grid under Hyperband, against the whole grid: the same configuratio
 pbt        a population over rates that nothing else schedules, against as many whole runs at fixed rates
 
 A seed is that of the sweep and of its runs. Updates are those that were computed: of a trial that was ended by a signal
-also those after the evaluation that decided.
+also those after the evaluation that decided. `--json` keeps what the file holds of other contests.
 """
 
 import argparse
@@ -223,6 +223,14 @@ def to_markdown(rounds: Sequence[Round]) -> str:
     return "\n".join(lines)
 
 
+def keep(file: Path, rounds: Sequence[Round], verdicts: Mapping[str, bool]) -> None:
+    """Write rounds and verdicts into a file, beside those of other contests that it holds."""
+    held = json.loads(file.read_text()) if file.exists() else {"rounds": [], "passed": {}}
+    others = [each for each in held["rounds"] if each["contest"] not in verdicts]
+    told = {"rounds": others + list(map(asdict, rounds)), "passed": {**held["passed"], **verdicts}}
+    file.write_text(json.dumps(told, indent=2) + "\n")
+
+
 def main() -> int:
     """Hold the contests, print the rounds; 1 where a contender did not do what it is to do."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -245,7 +253,7 @@ def main() -> int:
         rounds += mine
     print(f"\n{to_markdown(rounds)}\n\n{verdicts}")
     if options.json is not None:
-        options.json.write_text(json.dumps({"rounds": list(map(asdict, rounds)), "passed": verdicts}, indent=2) + "\n")
+        keep(options.json, rounds, verdicts)
     return 0 if all(verdicts.values()) else 1
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.sweeps import CONTESTS, Contest, Found, Round, passed, summed, to_markdown
+from benchmarks.sweeps import CONTESTS, Contest, Found, Round, keep, passed, summed, to_markdown
 from gradwire.trainer.config import compose, instantiate, validate
 from gradwire.trainer.config.sources import Sources
 from gradwire.trainer.sweep.space import read, split
@@ -60,3 +60,16 @@ def test_a_contender_has_to_be_as_good_in_the_median_and_as_cheap_as_said() -> N
     assert "| hyperband | 0 | 2.0000 | 2.0000 | 100 | 40 | 0.40 | x 1, the same |" in to_markdown(
         rounds(hyperband, 2.0, updates=40, same=True)
     )
+
+
+def test_a_file_keeps_other_contests(tmp_path: Path) -> None:
+    pruning, hyperband, _ = CONTESTS
+    keep(tmp_path / "found.json", rounds(pruning, 2.1, updates=50), {"pruning": False})
+    for loss in (2.2, 2.0):
+        keep(tmp_path / "found.json", rounds(hyperband, loss, updates=40, same=True), {"hyperband": True})
+    told = json.loads((tmp_path / "found.json").read_text())
+    assert [(each["contest"], each["contender"]["loss"]) for each in told["rounds"]] == [
+        ("pruning", 2.1),
+        ("hyperband", 2.0),
+    ]
+    assert told["passed"] == {"pruning": False, "hyperband": True}
