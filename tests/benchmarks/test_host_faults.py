@@ -21,7 +21,7 @@ def test_a_run_that_a_host_joins_and_leaves_dead_ends_as_an_undisturbed_one(
     joins = Event("a host joins", host_joined, "", planned=True)
     killed = Event("it is killed", joined_host_killed, "")
     with netlab(hosts=2, rate="1gbit") as lab:
-        results = Campaign(lab, tmp_path, updates=40).run(Case((joins, killed), hosts=(0,), pace=0.7))
+        results = Campaign(lab, tmp_path, updates=40).run(Case((joins, killed), hosts=(0,), pace=1.0))
     assert [(result.survived, result.wrong) for result in results] == [(True, [])] * 2
     assert [result.hosts for result in results] == [[2], [1]] and all(result.seconds[0] > 0 for result in results)
     assert results[0].lost == 0 and results[1].lost <= 1
