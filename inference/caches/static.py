@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gradwire.inference.caches.cache import Cache, check_padding, check_rows, check_untouched, repeated
 from gradwire.inference.caches.storage import MakeStorage, Plain
+from gradwire.inference.errors import CacheFullError
 from gradwire.inference.model import Layout
 
 
@@ -15,14 +16,17 @@ class Static(Cache):
     """As `Contiguous`, but the count of tokens lies on the device and all memory is read, behind a mask.
 
     So a step of one token has the same shapes and addresses each time: torch.compile compiles it once, and a CUDA
-    graph of it can be replayed. The price is that a step costs as much as one with a full cache. Within a graph nothing
-    can be raised: who drives it counts the tokens.
+    graph of it can be replayed. The price is that a step costs as much as one with a full cache, unless who drives it
+    says by `slots_S` how much is read. Within a graph nothing can be raised: who drives it counts the tokens.
 
     Args:
         layout: What the model keeps of each token.
         rows: Most sequences; repeat and reset leave their number.
         length: Most tokens of each, padding included.
         storage: How keys and values lie in memory.
+
+    Attributes:
+        slots_S: Numbers of the slots that are read, from 0; all of them at first.
     """
 
     def __init__(self, layout: Layout, rows: int, length: int, storage: MakeStorage = Plain) -> None:
@@ -32,10 +36,10 @@ class Static(Cache):
         self.most_rows = rows
         self._keys = [storage(shape, layout.dtype, layout.device) for _ in range(layout.layers)]
         self._values = [storage(shape, layout.dtype, layout.device) for _ in range(layout.layers)]
-        self._slots_S = torch.arange(length, device=layout.device)
+        self.slots_S = torch.arange(length, device=layout.device)
         self._end = torch.zeros((), dtype=torch.int64, device=layout.device)
         self._padding_B = torch.zeros(rows, dtype=torch.int64, device=layout.device)
-        self._new_T = self._slots_S[:0]
+        self._new_T = self.slots_S[:0]
 
     @property
     def nbytes(self) -> int:
@@ -64,12 +68,23 @@ class Static(Cache):
         self._padding_B[: len(source_B)] = self._padding_B[source_B]
         self.rows *= times
 
+    def filled(self, tokens: int) -> Tensor:
+        """Numbers of the slots that are filled when so many more tokens have come.
+
+        Raises:
+            CacheFullError: there is no room for them.
+        """
+        end = int(self._end) + tokens
+        if end > self.length:
+            raise CacheFullError(f"{end} tokens, where the cache was allocated for {self.length} of each sequence")
+        return self.slots_S[:end]
+
     def begin(self, tokens: int) -> None:
         self._new_T = torch.arange(tokens, device=self.layout.device) + self._end
         self._end += tokens
-        seen_TS = self._slots_S <= self._new_T[:, None]
-        own_TS = self._slots_S == self._new_T[:, None]
-        self._mask_BTS = seen_TS & (self._slots_S >= self._padding_B[: self.rows, None, None]) | own_TS
+        seen_TS = self.slots_S <= self._new_T[:, None]
+        own_TS = self.slots_S == self._new_T[:, None]
+        self._mask_BTS = seen_TS & (self.slots_S >= self._padding_B[: self.rows, None, None]) | own_TS
         if self.layout.rotation is not None:
             self._turn_to(self.layout.rotation.known(self.positions))
 
@@ -77,4 +92,5 @@ class Static(Cache):
         new = (slice(0, self.rows), slice(None), self._new_T)
         self._keys[layer].write(new, k_BKTE)
         self._values[layer].write(new, v_BKTE)
-        return self._keys[layer].read(slice(0, self.rows)), self._values[layer].read(slice(0, self.rows))
+        read = (slice(0, self.rows), slice(None), slice(0, len(self.slots_S)))
+        return self._keys[layer].read(read), self._values[layer].read(read)

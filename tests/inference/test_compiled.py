@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from gradwire.inference import Caching, Compiled, InferenceError, Sampling, Static, generate
+from gradwire.inference import CacheFullError, Caching, Compiled, InferenceError, Sampling, Static, generate
 from gradwire.inference.steps import Cached
 from tests.inference.models import decoder, logits_by_step, prompts, recomputed
 
@@ -11,15 +11,15 @@ GREEDY = Sampling(temperature=0.0)
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compiled_steps_have_the_plain_models_logits(backend: str) -> None:
     model = decoder(layers=1)
-    rows, following = prompts([3, 5]), torch.tensor(prompts([6, 6]))
-    found = logits_by_step(Compiled(model, backend), Static(model.kv_layout(), 2, 16), rows, following)
+    rows, following = prompts([3, 5, 5, 4]), torch.tensor(prompts([11] * 4))  # until the cache is full
+    found = logits_by_step(Compiled(model, backend), Static(model.kv_layout(), 4, 16), rows, following)
     torch.testing.assert_close(found, recomputed(model, rows, following), rtol=0, atol=1e-4)
 
 
 def test_sizes_and_lengths_follow_each_other_in_any_order() -> None:
     model = decoder().train()
     compiled, static = Compiled(model, "eager"), Caching(kind="static")
-    for lengths, new in (((5,), 20), ((3, 4), 20), ((5,), 20), ((5,), 50), ((8, 2), 9)):
+    for lengths, new in (((5,), 20), ((3, 4), 20), ((5,), 20), ((1,), 64), ((8, 2), 9)):
         rows = prompts(lengths)
         expected = generate(model, rows, new, GREEDY)
         found = generate(compiled, rows, new, GREEDY, caching=static)
@@ -41,6 +41,16 @@ def test_a_cache_that_is_used_again_may_have_other_sequences() -> None:
         found = steps.next(following[:, 1].repeat_interleave(copies))
         expected = recomputed(model, rows, following[:, :2])[2].repeat_interleave(copies, 0)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
+def test_a_full_cache_is_told() -> None:
+    model = decoder()
+    cache = Static(model.kv_layout(), 1, 3)
+    steps = Cached(Compiled(model, "eager"), cache)
+    steps.first(prompts([2]))
+    steps.next(torch.tensor([1]))
+    with pytest.raises(CacheFullError, match="4 tokens, where the cache was allocated for 3"):
+        steps.next(torch.tensor([1]))
 
 
 def test_a_machine_without_a_compiler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
