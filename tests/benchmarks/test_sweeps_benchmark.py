@@ -11,7 +11,7 @@ from gradwire.trainer.config import compose, instantiate, validate
 from gradwire.trainer.config.sources import Sources
 from gradwire.trainer.sweep.space import read, split
 
-TRIALS = {"pruning": (30, 30), "hyperband": (28, 28), "pbt": (8, 48)}
+TRIALS = {"pruning": (30, 30), "hyperband": (28, 28), "pbt": (8, 80)}
 
 
 @pytest.mark.parametrize("contest", CONTESTS, ids=lambda contest: contest.name)
