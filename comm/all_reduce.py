@@ -255,14 +255,14 @@ class AllReduce:
         """How the tensor is reduced."""
         if self._automatic is None or self.size == 1:
             return self._fixed_way
-        (choice,) = self.tune([tensor.nbytes], tensor.device)
+        choice = self._automatic.known(tensor.nbytes) or self.tune([tensor.nbytes], tensor.device)[0]
         return choice.way if has_fractions(tensor) or not choice.way.coded else NATIVE
 
     def _try(self, way: Way, tensor: Tensor) -> None:
         self._start(way, tensor, "mean", _Carried()).wait()
 
     def _start(self, way: Way, tensor: Tensor, op: Op, carried: "_Carried") -> Work:
-        flat = tensor.detach()
+        flat = tensor.detach() if tensor.requires_grad or not way.native else tensor
         flat = flat if flat.is_contiguous() else flat.contiguous()
 
         def complete() -> None:
@@ -271,7 +271,8 @@ class AllReduce:
                     tensor.copy_(flat)
 
         if way.native:
-            return self._start_native(flat, op, complete, carried.record)
+            made = () if flat is tensor else (flat,)
+            return self._start_native(flat, made, op, complete, carried.record)
         elements = flat.view(-1)
         if way.coded and not has_fractions(elements):
             raise CodecError(f"codecs compress floating-point numbers; found {tensor.dtype}. Use an AllReduce without")
@@ -282,7 +283,9 @@ class AllReduce:
         job = engine(elements, divisor, carried.seed, residuals, carried.update, carried.matrices, carried.record)
         return StagedWork(job.wait, complete)
 
-    def _start_native(self, flat: Tensor, op: Op, complete: Callable[[], None], record: Record | None) -> Work:
+    def _start_native(
+        self, flat: Tensor, made: tuple[Tensor, ...], op: Op, complete: Callable[[], None], record: Record | None
+    ) -> Work:
         def finish() -> None:
             if op == "mean":
                 with torch.no_grad():
@@ -294,7 +297,7 @@ class AllReduce:
         with named("an all-reduce", self.group):
             work = self._backend_all_reduce(flat)
         assert work is not None
-        return NativeWork(work, self.group, flat, finish)
+        return NativeWork(work, self.group, made, finish)
 
     def _backend_all_reduce(self, flat: Tensor) -> dist.Work | None:
         group = self.group or dist.group.WORLD

@@ -46,6 +46,10 @@ class Automatic:
             self._choices[size_class(nbytes)] = self._tuners[device].choose(nbytes)
         return self._choices[size_class(nbytes)]
 
+    def known(self, nbytes: int) -> Choice | None:
+        """How tensors of so many bytes are reduced, if that is chosen."""
+        return self._choices.get(size_class(nbytes))
+
     def state_dict(self) -> dict[str, Any]:
         """All choices."""
         return {"made_for": self._made_for, "choices": [choice.state_dict() for choice in self.choices]}

@@ -48,9 +48,11 @@ def has_fractions(tensor: Tensor) -> bool:
 
 @dataclass
 class NativeWork:
+    """The backend's; `made` are tensors that were made for it alone."""
+
     work: dist.Work | None
     group: dist.ProcessGroup | None
-    flat: Tensor
+    made: tuple[Tensor, ...]
     complete: Callable[[], None]
 
     def wait(self) -> None:
@@ -59,7 +61,7 @@ class NativeWork:
         with named("an all-reduce", self.group):
             self.work.wait()
         self.work = None
-        await_release(self.flat)
+        await_release(*self.made)
         self.complete()
 
 
