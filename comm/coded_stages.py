@@ -72,11 +72,14 @@ class _CodedStage:
         room = segment.take(f"{self.name} {name}", sum(padded), torch.uint8)
         return [part[:size] for part, size in zip(torch.split(room, padded), sizes, strict=True)]
 
-    def _post(self, segment: Segment, sends: list[Message], receives: list[Message], tag: int) -> None:
-        sends, receives = ([each for each in side if each[1].numel()] for side in (sends, receives))
-        self.meter.sent += sum(message.nbytes for _, message in sends)
+    def _expect(self, segment: Segment, rooms: list[Message], tag: int) -> None:
         what = f"round 1 of 1 of the {self.kind} ({self.codec.name})"
-        segment.exchanges[self.name] = self.line.post(sends, receives, tag, what)
+        segment.exchanges[self.name] = self.line.expect(_filled(rooms), tag, what)
+
+    def _send(self, segment: Segment, messages: list[Message], tag: int) -> None:
+        sends = _filled(messages)
+        self.meter.sent += sum(message.nbytes for _, message in sends)
+        self.line.send(segment.exchanges[self.name], sends, tag)
 
 
 class CodedReduceScatter(_CodedStage):
@@ -91,6 +94,10 @@ class CodedReduceScatter(_CodedStage):
     """
 
     kind = "reduce-scatter"
+
+    def expect(self, segment: Segment, tag: int) -> None:
+        start, stop = self._portion(segment).own
+        self._expect(segment, self._rooms(segment, stop - start), tag)
 
     def start(self, segment: Segment, tag: int) -> None:
         begun = time.perf_counter()
@@ -115,9 +122,8 @@ class CodedReduceScatter(_CodedStage):
             self._codec(segment).decode(payload, own)
         self._store(segment, portion.own, own)
         self.meter.encoding += time.perf_counter() - begun
-        sends = list(zip(self._peers, payloads, strict=True))
         self.meter.uncompressed += (portion.stop - portion.start - own.numel()) * segment.flat.itemsize
-        self._post(segment, sends, self._rooms(segment, own.numel()), tag)
+        self._send(segment, list(zip(self._peers, payloads, strict=True)), tag)
 
     def _encode(self, segment: Segment, values: Tensor, start: int, payload: Tensor) -> None:
         super()._encode(segment, values, start, payload)
@@ -158,6 +164,9 @@ class CodedAllGather(_CodedStage):
         super().__init__(line, depth, codec)
         self._keeps_error = keeps_error
 
+    def expect(self, segment: Segment, tag: int) -> None:
+        self._expect(segment, self._rooms(segment), tag)
+
     def start(self, segment: Segment, tag: int) -> None:
         begun = time.perf_counter()
         portion = self._portion(segment)
@@ -167,7 +176,7 @@ class CodedAllGather(_CodedStage):
             self._encode(segment, values, portion.own[0], payload)
         self.meter.encoding += time.perf_counter() - begun
         self.meter.uncompressed += values.numel() * segment.flat.itemsize * len(self._peers)
-        self._post(segment, [(peer, payload) for peer in self._peers], self._rooms(segment), tag)
+        self._send(segment, [(peer, payload) for peer in self._peers], tag)
         if values.numel():
             self._decode(segment, payload, portion.own)
             segment.keep_payload(self._depth, payload)
@@ -211,6 +220,10 @@ class CodedAllGather(_CodedStage):
         room = segment.take(f"{self.name} decoded {span[0]}", elements.numel(), torch.float32)
         self._codec(segment).decode(payload, room)
         elements.copy_(room)
+
+
+def _filled(messages: list[Message]) -> list[Message]:
+    return [each for each in messages if each[1].numel()]
 
 
 _ALIGNMENT = 64  # bytes

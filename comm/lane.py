@@ -76,8 +76,18 @@ class Lane:
     def _admit(self) -> None:
         while (segment := self._inboxes[0].get()) is not None:
             segment.scratch = self._free.get()
-            self._hand_on(segment, 0)
+            self._expect(segment)
         self._inboxes[1].put(None)
+
+    def _expect(self, segment: Segment) -> None:
+        try:
+            self._raise_if_broken()
+            for place, stage in enumerate(self.stages):
+                stage.expect(segment, self._tag(segment, place))
+        except BaseException as error:
+            self._fail(segment, error)
+            return
+        self._hand_on(segment, 0)
 
     def _serve(self, place: int) -> None:
         while (segment := self._inboxes[place + 1].get()) is not None:
@@ -147,6 +157,7 @@ class Lane:
             with torch.cuda.stream(stream):
                 for event in filter(None, before):
                     stream.wait_event(event)
+                self.stages[place].expect(segment, self._tag(segment, place))
                 self._start(segment, place)
                 self._finish(segment, place)
                 segment.sent()

@@ -30,6 +30,9 @@ class LowRankStage:
         self._depth = depth
         self._cold = LowRank(config)  # where the caller keeps no factors
 
+    def expect(self, segment: Segment, tag: int) -> None:
+        """Nothing: see `start`."""
+
     def start(self, segment: Segment, tag: int) -> None:
         """Nothing can be sent before the segment's turn: its sums use the line's collectives, in order."""
 
@@ -66,7 +69,7 @@ class LowRankStage:
 
     def _sum(self, values: Tensor) -> None:
         peer = (self.line.position + 1) % self.line.size
-        exchange = Exchange(self.line, "the all-reduce of factors (power_sgd)", [], [])
+        exchange = Exchange(self.line, "the all-reduce of factors (power_sgd)")
         with exchange.named(peer):
             work = dist.all_reduce(values, group=self.line.group, async_op=True)
         assert work is not None

@@ -198,25 +198,33 @@ class Staged:
 
     def _lane(self, order: Sequence[str], device: torch.device) -> Lane:
         scattered = [(depth, axis) for depth, axis in enumerate(order) if axis not in self._low_rank]
-        stages: list[Stage] = [self._stage(axis, depth, "reduce-scatter", order) for depth, axis in scattered]
+        stages: list[Stage] = []
+        for depth, axis in scattered:
+            stages += self._stages(axis, depth, "reduce-scatter", order)
         stages += [
             LowRankStage(self._lines[axis], depth, self._low_rank[axis])
             for depth, axis in enumerate(order)
             if axis in self._low_rank
         ]
-        stages += [self._stage(axis, depth, "all-gather", order) for depth, axis in reversed(scattered)]
+        for depth, axis in reversed(scattered):
+            stages += self._stages(axis, depth, "all-gather", order)
         offsets = [sum(stage.rounds for stage in stages[:place]) for place in range(len(stages))]
         return Lane(stages, offsets, sum(stage.rounds for stage in stages), device)
 
-    def _stage(self, axis: str, depth: int, kind: str, order: Sequence[str]) -> Stage:
+    def _stages(self, axis: str, depth: int, kind: str, order: Sequence[str]) -> list[Stage]:
+        """The phase of one kind along an axis: a round for each stage, or several where there are many."""
         line, codec = self._lines[axis], self.codecs.get(axis)
         if isinstance(codec, Codec) and kind == "reduce-scatter":
-            return CodedReduceScatter(line, depth, codec)
+            return [CodedReduceScatter(line, depth, codec)]
         if isinstance(codec, Codec):
-            return CodedAllGather(line, depth, codec, self._is_first(order[depth + 1 :]))
+            return [CodedAllGather(line, depth, codec, self._is_first(order[depth + 1 :]))]
         if self._algorithm is None:
-            return NativeStage(line, depth, kind)
-        return RoundsStage(line, depth, self._algorithm, kind)
+            return [NativeStage(line, depth, kind)]
+        rounds = self._algorithm.rounds(line.size)
+        return [
+            RoundsStage(line, depth, self._algorithm, kind, range(start, stop))
+            for start, stop in cut(0, rounds, min(rounds, _MOST_STAGES))
+        ]
 
     def _plan(self, count: int, itemsize: int) -> list[tuple[int, tuple[Portion, ...]]]:
         """Every segment's lane and portions."""
@@ -240,6 +248,7 @@ class Staged:
         return self._plans[count, itemsize]
 
 
+_MOST_STAGES = 4  # of a phase: more let more segments be under way, and take threads and memory
 _SEED_BITS = 34  # below them, codecs tell positions within a tensor apart
 
 

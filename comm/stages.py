@@ -16,7 +16,7 @@ from gradwire.comm.transport import Exchange, Line, Message
 class Stage(Protocol):
     """One phase along one axis. Segments come in the same order on every rank.
 
-    `start` never waits for a peer and may be called while an earlier segment is in `finish`.
+    `expect` and `start` never wait for a peer and may be called while an earlier segment is in `finish`.
     """
 
     name: str
@@ -24,8 +24,15 @@ class Stage(Protocol):
     rounds: int
     meter: Meter
 
+    def expect(self, segment: Segment, tag: int) -> None:
+        """Make room for what this rank will receive first, as soon as the segment sets out.
+
+        It may be in place of elements that are sent in an earlier stage: what arrives follows from them.
+        """
+        ...
+
     def start(self, segment: Segment, tag: int) -> None:
-        """Post what this rank can send and will receive first."""
+        """Send what this rank can send first."""
         ...
 
     def finish(self, segment: Segment, tag: int) -> None:
@@ -34,27 +41,32 @@ class Stage(Protocol):
 
 
 class RoundsStage:
-    """A stage that follows the rounds of an algorithm.
+    """A stage that follows some consecutive rounds of an algorithm.
 
     Args:
         line: The ranks along the axis.
         depth: Which of the segment's portions the axis cuts.
         algorithm: Gives the rounds.
         kind: "reduce-scatter" or "all-gather".
+        rounds: Those that this stage goes through.
     """
 
-    def __init__(self, line: Line, depth: int, algorithm: Algorithm, kind: str) -> None:
-        self.name = f"{kind} {line.axis}"
+    def __init__(self, line: Line, depth: int, algorithm: Algorithm, kind: str, rounds: range) -> None:
+        self.name = f"{kind} {line.axis} {rounds.start}"
         self.line = line
         self.meter = Meter(line.axis)
-        self.rounds = algorithm.rounds(line.size)
+        self.rounds = len(rounds)
         self._depth = depth
         self._adds = kind == "reduce-scatter"
         turn = algorithm.reduce_scatter if self._adds else algorithm.all_gather
-        self._mine = [_Mine(turn(line.size, index), line.position) for index in range(self.rounds)]
+        self._mine = [_Mine(turn(line.size, index), line.position) for index in rounds]
+        self._rounds = [f"round {index + 1} of {algorithm.rounds(line.size)} of the {kind}" for index in rounds]
+
+    def expect(self, segment: Segment, tag: int) -> None:
+        self._expect(segment, 0, tag)
 
     def start(self, segment: Segment, tag: int) -> None:
-        self._post(segment, 0, tag)
+        self._send(segment, 0, tag)
 
     def finish(self, segment: Segment, tag: int) -> None:
         for index in range(self.rounds):
@@ -62,17 +74,20 @@ class RoundsStage:
             self._arrive(segment, index, exchange)
             if index + 1 < self.rounds:
                 exchange.sent()
-                self._post(segment, index + 1, tag)
+                self._expect(segment, index + 1, tag)
+                self._send(segment, index + 1, tag)
 
-    def _post(self, segment: Segment, index: int, tag: int) -> None:
+    def _expect(self, segment: Segment, index: int, tag: int) -> None:
+        receives = list(self._rooms(segment, self._mine[index], segment.portions[self._depth]))
+        segment.exchanges[self.name] = self.line.expect(receives, tag + index, self._rounds[index])
+
+    def _send(self, segment: Segment, index: int, tag: int) -> None:
         mine, portion = self._mine[index], segment.portions[self._depth]
         sends = [(peer, segment.elements(*span)) for peer, span in _spans(mine.sends, portion)]
-        receives = list(self._rooms(segment, mine, portion))
         nbytes = sum(message.nbytes for _, message in sends)
         self.meter.sent += nbytes
         self.meter.uncompressed += nbytes
-        what = f"round {index + 1} of {self.rounds} of the {self.name.split()[0]}"
-        segment.exchanges[self.name] = self.line.post(sends, receives, tag + index, what)
+        self.line.send(segment.exchanges[self.name], sends, tag + index)
 
     def _rooms(self, segment: Segment, mine: "_Mine", portion: Portion) -> Iterator[Message]:
         """Where to receive: in place, or beside what the arriving parts are added to."""
@@ -114,11 +129,14 @@ class NativeStage:
         self._depth = depth
         self._scatters = kind == "reduce-scatter"
 
+    def expect(self, segment: Segment, tag: int) -> None:
+        """The backend does."""
+
     def start(self, segment: Segment, tag: int) -> None:
         portion = segment.portions[self._depth]
         chunks = [segment.elements(*chunk) for chunk in portion.chunks]
         own = segment.elements(*portion.own)
-        exchange = Exchange(self.line, f"the backend's {self.name.split()[0]}", [], [])
+        exchange = Exchange(self.line, f"the backend's {self.name.split()[0]}")
         with exchange.named((self.line.position + 1) % self.line.size):
             if self._scatters:
                 room = segment.take(self.name, own.numel())

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
@@ -81,19 +81,38 @@ class Line:
         Raises:
             CollectiveError: A connection is gone.
         """
-        exchange = Exchange(self, what, [], [])
-        if not sends and not receives:
-            return exchange
-        if self.on_streams:
-            self._post_coalesced(exchange, sends, receives)
-            return exchange
-        for peer, buffer in receives:
-            with exchange.named(peer):
-                self._receive(exchange, peer, buffer, tag)
+        exchange = self.expect(receives, tag, what)
+        self.send(exchange, sends, tag)
+        return exchange
+
+    def expect(self, receives: Sequence[Message], tag: int, what: str) -> "Exchange":
+        """Begin an exchange with its receives alone; see `post`.
+
+        gloo sends no message before it knows of room for it, and says so behind everything that goes the same way: room
+        that is made early keeps links busy. On streams nothing begins before `send`.
+
+        Raises:
+            CollectiveError: A connection is gone.
+        """
+        exchange = Exchange(self, what, receives)
+        if not self.on_streams:
+            for peer, buffer in receives:
+                with exchange.named(peer):
+                    self._receive(exchange, peer, buffer, tag)
+        return exchange
+
+    def send(self, exchange: "Exchange", sends: Sequence[Message], tag: int) -> None:
+        """Send what belongs to an exchange; see `post`.
+
+        Raises:
+            CollectiveError: A connection is gone.
+        """
+        if self.on_streams and (sends or exchange.rooms):
+            self._send_coalesced(exchange, sends)
+            return
         for peer, message in sends:
             with exchange.named(peer):
                 self._send(exchange, peer, message, tag)
-        return exchange
 
     def _receive(self, exchange: "Exchange", peer: int, buffer: Tensor, tag: int) -> None:
         work: Awaited
@@ -115,16 +134,16 @@ class Line:
     def _address(self, position: int) -> int:
         return position if self.addresses is None else self.addresses[position]
 
-    def _post_coalesced(self, exchange: "Exchange", sends: Sequence[Message], receives: Sequence[Message]) -> None:
+    def _send_coalesced(self, exchange: "Exchange", sends: Sequence[Message]) -> None:
         """As one group of NCCL operations, which finish together; NCCL knows no tags but keeps the order."""
         operations = [
             dist.P2POp(kind, tensor, group=self.group, group_peer=self._address(peer))
-            for kind, messages in ((dist.irecv, receives), (dist.isend, sends))
+            for kind, messages in ((dist.irecv, exchange.rooms), (dist.isend, sends))
             for peer, tensor in messages
         ]
-        with exchange.named((*receives, *sends)[0][0]):
+        with exchange.named((*exchange.rooms, *sends)[0][0]):
             works = dist.batch_isend_irecv(operations)
-        exchange.receives.extend((peer, works[-1]) for peer, _ in receives)
+        exchange.receives.extend((peer, works[-1]) for peer, _ in exchange.rooms)
 
 
 class Awaited(Protocol):
@@ -164,8 +183,9 @@ class Exchange:
 
     line: Line
     what: str
-    receives: list[tuple[int, Awaited]]
-    sends: list[tuple[int, Awaited]]
+    rooms: Sequence[Message] = ()
+    receives: list[tuple[int, Awaited]] = field(default_factory=list)
+    sends: list[tuple[int, Awaited]] = field(default_factory=list)
 
     def arrivals(self) -> Iterator[int]:
         """Wait for the receives one after the other; gives the place of each in the list as it is there.
