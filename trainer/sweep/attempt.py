@@ -1,19 +1,34 @@
 """One trial in the hands of a controller: launched, watched, ended early or launched again, until it has a result, or
 waits at a rung."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gradwire.trainer.launch.exit_codes import ExitCode
 from gradwire.trainer.launch.logs import tail
 from gradwire.trainer.sweep.definition import Definition
 from gradwire.trainer.sweep.executors.base import Executor, Launch, Running
 from gradwire.trainer.sweep.ledger import Ledger
-from gradwire.trainer.sweep.objectives import METRICS, SECONDS, history, last_sample, last_update, metrics_of
+from gradwire.trainer.sweep.objectives import (
+    EVALUATION,
+    METRICS,
+    SECONDS,
+    Measured,
+    evaluated,
+    history,
+    last_sample,
+    last_update,
+    metrics_of,
+)
 from gradwire.trainer.sweep.pruners import Pruner
 from gradwire.trainer.sweep.result import Result
 from gradwire.trainer.sweep.stage import WHOLE, Pause, Stage
 from gradwire.trainer.sweep.trial import OUTPUT, Trial, status_of_run
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
 
 _VAIN = 3  # launches in a row that were killed or stopped by others before their run got on
 
@@ -57,6 +72,7 @@ class Attempt:
         self._updates: tuple[int, int] = (-1, 0)  # where the run was at its last launch, and launches in vain since
         self._totals: dict[Stage, int] = {}
         self._size = -1  # of the first run's metrics
+        self._names_known = False  # whether its first evaluation was seen
 
     @property
     def running(self) -> bool:
@@ -89,7 +105,12 @@ class Attempt:
         return verdict or self._ended(code)
 
     def _known(self) -> Result | Pause | None:
-        return Result.read(self.trial.folder) or Pause.read(self.trial.folder, self._stage.index)
+        """The outcome that is in the folder; the ledger, which may have lost its end, has all evaluations then."""
+        found = Result.read(self.trial.folder) or Pause.read(self.trial.folder, self._stage.index)
+        if found is not None and self._grew():
+            for _ in self._entered(found.update):
+                pass
+        return found
 
     def _launch(self) -> Result | Pause | None:
         """Launch the first run that is not where it should be, or wait for what an earlier controller left running."""
@@ -139,19 +160,41 @@ class Attempt:
         )
 
     def _judge(self) -> Result | None:
-        """Ask the pruner about each new evaluation of the trial's first run, except the run's last one."""
+        """Look at what the trial's first run wrote since the last look."""
         if self._run != 0 or not self._grew():
             return None
-        objective = self._ledger.objectives[0]
-        found = history(self.trial.runs[0], objective.metric)
-        for evaluation, measured in list(enumerate(found))[self._judged :]:
-            reported = self._ledger.report(self.trial.number, evaluation, measured.value)
-            self._judged = evaluation + 1
+        return self._misnamed() or self._behind()
+
+    def _misnamed(self) -> Result | None:
+        """A failure at once where the first evaluation shows that a metric will never be there."""
+        run_dir = self.trial.runs[0]
+        if self._names_known or not (found := evaluated(run_dir)):
+            return None
+        self._names_known = True
+        if self._definition.reports_all_at_once(run_dir):
+            for setting, wanted in (("objective", self._ledger.objectives), ("constraints", self._ledger.constraints)):
+                for metric in (each.metric for each in wanted):
+                    if metric.startswith(EVALUATION) and metric not in found:
+                        return self._failed(self._unreported(metric, setting))
+        return None
+
+    def _behind(self) -> Result | None:
+        """Ask the pruner about each new evaluation, except the run's last one."""
+        for measured, reported in self._entered():
             if self._pruner is None or measured.samples >= self._samples(WHOLE):
                 continue
             if self._pruner.behind(self._ledger.study, reported):
                 return self._write(Result("pruned", [], [], measured.update, self.trial.seconds()))
         return None
+
+    def _entered(self, until: float = math.inf) -> "Iterator[tuple[Measured, FrozenTrial]]":
+        """Evaluations of the first run that were not in the ledger, to an update, and the trial with each of them."""
+        found = history(self.trial.runs[0], self._ledger.objectives[0].metric)
+        for evaluation, measured in list(enumerate(found))[self._judged :]:
+            if measured.update > until:
+                return
+            self._judged = evaluation + 1
+            yield measured, self._ledger.report(self.trial.number, evaluation, measured.value)
 
     def _grew(self) -> bool:
         """Whether there is more of the first run's metrics than there was."""
@@ -192,7 +235,7 @@ class Attempt:
         for objective in self._ledger.objectives:
             measured = [self._values(run_dir, objective.metric) for run_dir in self.trial.runs]
             if not all(measured):
-                return self._failed(f"never reported {objective.metric}, which sweep.objective names{self._reported()}")
+                return self._failed(self._unreported(objective.metric, "objective"))
             values.append(sum(objective.of(each) for each in measured) / len(measured))
         if any(value != value for value in values):
             return self._failed("the objective is NaN")
@@ -204,9 +247,7 @@ class Attempt:
         for constraint in self._ledger.constraints:
             measured = [self._values(run_dir, constraint.metric) for run_dir in self.trial.runs]
             if not all(measured):
-                return self._failed(
-                    f"never reported {constraint.metric}, which sweep.constraints names{self._reported()}"
-                )
+                return self._failed(self._unreported(constraint.metric, "constraints"))
             excesses.append(constraint.excess(sum(each[-1] for each in measured) / len(measured)))
         return self._write(Result("complete", values, excesses, self._reached(), self.trial.seconds()))
 
@@ -215,14 +256,15 @@ class Attempt:
             return [self.trial.seconds() / len(self.trial.runs)]
         return [measured.value for measured in history(run_dir, metric)]
 
-    def _reported(self) -> str:
-        return f"; its runs report {', '.join(sorted(metrics_of(self.trial.runs[0]))) or 'nothing'}"
+    def _unreported(self, metric: str, setting: str) -> str:
+        found = ", ".join(sorted(metrics_of(self.trial.runs[0]))) or "nothing"
+        return f"never reported {metric}, which sweep.{setting} names; its runs report {found}"
 
     def _failed(self, reason: str) -> Result:
         return self._write(Result("failed", [], [], self._reached(), self.trial.seconds(), " ".join(reason.split())))
 
     def _reached(self) -> int:
-        return max(last_update(run_dir) for run_dir in self.trial.runs)
+        return self.trial.reached()
 
     def _write(self, result: Result) -> Result:
         result.write(self.trial.folder)

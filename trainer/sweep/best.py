@@ -10,6 +10,7 @@ from gradwire.trainer.config.sources import Sources
 from gradwire.trainer.launch.run_directory import CONFIG
 from gradwire.trainer.sweep import files
 from gradwire.trainer.sweep.definition import Definition
+from gradwire.trainer.sweep.errors import DamagedSweepError
 from gradwire.trainer.sweep.ledger import Ledger
 from gradwire.trainer.sweep.standing import number
 from gradwire.trainer.sweep.transfer import Prediction, predicted
@@ -42,7 +43,6 @@ def write_best(definition: Definition, ledger: Ledger) -> list[Best]:
         ConfigError: what `sweep.transfer` asks for is wrong.
     """
     folder = definition.directory / FOLDER / "experiment"
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
     for trial in ledger.best() if definition.population() is None else []:
         name = "best" if len(ledger.objectives) == 1 else f"trial-{trial.number}"
@@ -50,13 +50,20 @@ def write_best(definition: Definition, ledger: Ledger) -> list[Best]:
         told = ", ".join(f"{objective.metric} {number(value)}" for objective, value in values)
         source = f"Trial {trial.number} of the sweep {definition.study}"
         written.append(Best(folder / f"{name}.yaml"))
-        files.write(written[-1].file, _experiment(_stored(definition, trial.number), f"{source}: {told}."))
+        _write(written[-1].file, _experiment(_stored(definition, trial.number), f"{source}: {told}."))
         if (large := predicted(definition, ledger.space.exact(trial.params))) is not None:
             written.append(Best(folder / f"{name}-transferred.yaml", large))
-            files.write(written[-1].file, _experiment(large.config, f"{source}, transferred: {large}."))
+            _write(written[-1].file, _experiment(large.config, f"{source}, transferred: {large}."))
     for stale in set(folder.glob("*.yaml")) - {each.file for each in written}:
         stale.unlink(missing_ok=True)  # another process may have
     return written
+
+
+def _write(path: Path, text: str) -> None:
+    """Write what is not there yet: a finished sweep may lie where nothing can be written."""
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write(path, text)
 
 
 def _experiment(config: Mapping[str, Any], comment: str) -> str:
@@ -71,7 +78,11 @@ def _stored(definition: Definition, trial: int) -> dict[str, Any]:
     """A trial's configuration as that of a run of its own."""
     import yaml  # type: ignore[import-untyped]
 
-    config: dict[str, Any] = yaml.safe_load((definition.trial(trial).runs[0] / CONFIG).read_text())
+    path = definition.trial(trial).runs[0] / CONFIG
+    try:
+        config: dict[str, Any] = yaml.safe_load(path.read_text())
+    except FileNotFoundError as error:
+        raise DamagedSweepError(f"trial {trial} is the best, and its configuration is gone: {path}") from error
     config["run"] |= {"name": definition.name, "dir": None, "seed": definition.seed, "stop_at": None}
     if definition.wandb:
         config["logger"]["wandb"]["group"] = None

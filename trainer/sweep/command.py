@@ -103,6 +103,7 @@ def _begun(overrides: list[str], config_dir: Path | None) -> "Definition":
 
     definition = requested(overrides, config_dir)
     check(definition.section["storage"])  # before there is a folder for the sweep
+    definition.check_place()
     definition.write()
     return definition
 
@@ -115,6 +116,7 @@ def _resumed(overrides: list[str], config_dir: Path | None, directory: Path) -> 
     if config_dir is not None:
         raise ConfigError([Mistake("", "--config-dir", "cannot change in a sweep that has begun: leave it out")])
     definition = Definition.read(directory).changed(overrides)
+    definition.check_place()
     if overrides:
         check(definition)
         definition.keep()

@@ -4,18 +4,18 @@ Several controllers may work on one sweep, on one host or on several that share 
 them at a time through a lock that the kernel frees when its controller dies, and another one then takes it over.
 """
 
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gradwire.trainer.launch.exit_codes import ExitCode
 from gradwire.trainer.launch.signals import ControllerSignals
+from gradwire.trainer.sweep import files
 from gradwire.trainer.sweep.attempt import Attempt
 from gradwire.trainer.sweep.definition import Definition
-from gradwire.trainer.sweep.errors import TooManyFailuresError
+from gradwire.trainer.sweep.errors import StorageError, SweepError, TooManyFailuresError, UnwritableError
 from gradwire.trainer.sweep.ledger import Ledger, climb_of, rungs_of
 from gradwire.trainer.sweep.population import PARENT
 from gradwire.trainer.sweep.result import Result
@@ -68,26 +68,36 @@ class Controller:
             0, or 75 where a signal came.
 
         Raises:
-            TooManyFailuresError: more trials failed than may.
-            StorageError: the storage cannot be used any more.
+            TooManyFailuresError: more trials failed than may, or all.
+            UnwritableError: the storage or the sweep's folder cannot be used any more, or no process be started.
+            DamagedSweepError: something in the folder cannot be read.
         """
         self._signals.workers_run = True
-        due = 0.0
         try:
-            while True:
-                changed = self._advance()
-                if self._signals.first is not None:
-                    return ExitCode.PREEMPTED
-                if changed or time.monotonic() >= due:
-                    self._check_failures()
-                    self._begin()
-                    if self._finished():
-                        return ExitCode.DONE
-                    due = time.monotonic() + _OTHERS
-                self._watcher.look()
-                time.sleep(_PAUSE)
+            return self._work()
+        except StorageError as error:
+            raise UnwritableError(f"the sweep cannot go on: {error}") from error
+        except OSError as error:
+            place = "" if error.filename is None else f": {error.filename}"
+            raise UnwritableError(f"the sweep cannot go on, {error.strerror}{place}") from error
         finally:
             self._stop()
+
+    def _work(self) -> ExitCode:
+        due = 0.0
+        while True:
+            changed = self._advance()
+            if self._signals.first is not None:
+                return ExitCode.PREEMPTED
+            if changed or time.monotonic() >= due:
+                self._check_failures()
+                self._begin()
+                if self._finished():
+                    self._check_success()
+                    return ExitCode.DONE
+                due = time.monotonic() + _OTHERS
+            self._watcher.look()
+            time.sleep(_PAUSE)
 
     def _finished(self) -> bool:
         return not self._attempts and len(self._ledger.finished()) >= self._trials
@@ -118,37 +128,52 @@ class Controller:
         failed = [trial for trial in self._ledger.trials() if trial.state.name == "FAIL"]
         allowed = self._definition.section["failures"]
         if len(failed) > allowed:
-            last, directory = failed[-1], self._definition.directory
             raise TooManyFailuresError(
-                f"{len(failed)} trials failed and sweep.failures={allowed}. The last one was trial {last.number}: "
-                f"{last.user_attrs.get('reason')}. Its folder is {self._definition.trial(last.number).folder}. Go on "
-                f"with `gradwire sweep --resume {directory} sweep.failures={2 * len(failed)}`."
+                f"{len(failed)} trials failed and sweep.failures={allowed}. {self._told(failed[-1])} Go on with "
+                f"`gradwire sweep --resume {self._definition.directory} sweep.failures={2 * len(failed)}`."
             )
+
+    def _check_success(self) -> None:
+        """Raise where there are only failures."""
+        trials = self._ledger.trials()
+        if all(trial.state.name == "FAIL" for trial in trials):
+            raise TooManyFailuresError(f"all {len(trials)} trials failed. {self._told(trials[-1])}")
+
+    def _told(self, trial: "FrozenTrial") -> str:
+        folder = self._definition.trial(trial.number).folder
+        return f"The last one was trial {trial.number}: {trial.user_attrs.get('reason')}. Its folder is {folder}."
 
     def _begin(self) -> None:
         """Fill the free places: with trials that nobody holds any more first, then with new ones."""
         while len(self._attempts) < self._definition.parallel:
-            with self._asking():
-                taken = self._take()
+            with self._asking() as asked:
+                taken = self._take() if asked else None
                 if taken is None:
                     return
                 trial, release = taken
-                values = self._ledger.fill(trial.number, self._sampler, self._definition.section["seed"])
-                known = self._ledger.trial(trial.number)
-            trial.describe(values, self._definition.space.overrides(values))
-            self._attempts[trial.number] = attempt = Attempt(
-                trial,
-                values,
-                self._definition,
-                self._ledger,
-                self._executor,
-                self._pruner,
-                self._stage(known),
-                self._parent(known),
-                self._free_slot(),
-                release,
-            )
+                try:
+                    values = self._ledger.fill(trial.number, self._sampler, self._definition.section["seed"])
+                    trial.describe(values, self._definition.space.overrides(values))
+                except BaseException:
+                    release()
+                    raise
+            self._attempts[trial.number] = attempt = self._attempt(trial, values, release)
             self._watcher.began(attempt)
+
+    def _attempt(self, trial: Trial, values: dict[str, Any], release: Callable[[], None]) -> Attempt:
+        known = self._ledger.trial(trial.number)
+        return Attempt(
+            trial,
+            values,
+            self._definition,
+            self._ledger,
+            self._executor,
+            self._pruner,
+            self._stage(known),
+            self._parent(known),
+            self._free_slot(),
+            release,
+        )
 
     def _take(self) -> tuple[Trial, Callable[[], None]] | None:
         """A trial without a result that is this controller's from now on; None where there is none left.
@@ -196,9 +221,8 @@ class Controller:
 
     def _end(self, trial: Trial) -> None:
         """Prune a trial that waits; whoever holds it at this moment only looks."""
-        pause = Pause.read(trial.folder, len(rungs_of(self._ledger.trial(trial.number))) - 1)
-        assert pause is not None, "a rung that is in the ledger was written into the folder before"
-        result = Result("pruned", [], [], pause.update, trial.seconds())
+        trial.folder.mkdir(parents=True, exist_ok=True)  # somebody may have made room
+        result = Result("pruned", [], [], trial.reached(), trial.seconds())
         result.write(trial.folder)
         self._ledger.close(trial.number, result)
         self._watcher.ended(trial.number, result)
@@ -221,14 +245,14 @@ class Controller:
         return next(slot for slot in range(self._definition.parallel) if slot not in taken)
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
-        """One controller at a time asks for a trial: what a sampler sees is whole."""
-        descriptor = os.open(self._definition.directory / _ASKING, os.O_RDWR | os.O_CREAT, 0o644)
+    def _asking(self) -> Iterator[bool]:
+        """One controller at a time asks for a trial: what a sampler sees is whole. False where a signal came first."""
+        descriptor = files.lock(self._definition.directory / _ASKING, lambda: self._signals.first is None)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
+            yield descriptor is not None
         finally:
-            os.close(descriptor)
+            if descriptor is not None:
+                os.close(descriptor)
 
     def _stop(self) -> None:
         """Have what still runs save and end; it goes on when the sweep is resumed."""
@@ -238,7 +262,8 @@ class Controller:
             if self._signals.insisted:
                 for attempt in self._attempts.values():
                     attempt.kill()
-            self._advance()
+            with suppress(OSError, SweepError):  # what is in the way of writing is told already, or told by a resume
+                self._advance()
             time.sleep(_PAUSE)
         for attempt in list(self._attempts.values()):
             self._let_go(attempt)

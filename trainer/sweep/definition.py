@@ -13,7 +13,7 @@ from gradwire.trainer.config.overrides import read_overrides
 from gradwire.trainer.config.sources import Sources
 from gradwire.trainer.launch.run_directory import CONFIG
 from gradwire.trainer.sweep import files
-from gradwire.trainer.sweep.errors import SweepExistsError, SweepNotFoundError
+from gradwire.trainer.sweep.errors import ExecutorError, SweepExistsError, SweepNotFoundError
 from gradwire.trainer.sweep.ladder import Ladder
 from gradwire.trainer.sweep.objectives import Constraint, Objective, constraints_of, objectives_of
 from gradwire.trainer.sweep.pruners import Pruner
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gradwire.trainer.sweep.population import Population
 
 FILE = "sweep.json"
+_VERSION = 1  # of the file
 _DEFAULT_TRIALS = 20
 _LATER = ("trials", "parallel", "failures", "transfer")  # what may change when a sweep goes on
 
@@ -79,6 +80,26 @@ class Definition:
     def constraints(self) -> tuple[Constraint, ...]:
         """Limits on metrics."""
         return constraints_of(self.section)
+
+    def check_place(self) -> None:
+        """Refuse a place where trials cannot run.
+
+        Raises:
+            ExecutorError: they cannot.
+        """
+        if not self.cwd.is_dir():
+            raise ExecutorError(
+                f"this sweep's trials run in {self.cwd}, where paths in its overrides begin, and it is not there: "
+                "make it, or a link of that name to where it is now"
+            )
+        self.component("executor").check()
+
+    def reports_all_at_once(self, run_dir: Path) -> bool:
+        """Whether a run's first evaluation shows all that its evaluations report: it has no callbacks to add any."""
+        import yaml  # type: ignore[import-untyped]
+
+        config = yaml.safe_load((run_dir / CONFIG).read_text()) or {}
+        return not config.get("callbacks")
 
     def component(self, name: str) -> Any:
         """The sweep's `sampler`, `pruner` or `executor`, built; None where there is none."""
@@ -138,7 +159,7 @@ class Definition:
 
     def samples(self, run_dir: Path, stage: Stage = WHOLE) -> int:
         """The samples that a run has seen at the end of a part; of its whole plan where that is its end."""
-        import yaml  # type: ignore[import-untyped]
+        import yaml
 
         from gradwire.trainer.plan_table import planned
 
@@ -150,10 +171,11 @@ class Definition:
 
         Raises:
             SweepExistsError: the folder holds a sweep.
+            UnwritableError: nothing can be written there.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        temporary = self.directory / f".{FILE}.{os.getpid()}"
-        temporary.write_text(json.dumps(self._record(), indent=2) + "\n")
+        temporary = self.directory / f".new-{FILE}.{os.getpid()}"
+        files.write(temporary, json.dumps(self._record(), indent=2) + "\n")
         try:
             os.link(temporary, self.directory / FILE)
         except FileExistsError as error:
@@ -170,7 +192,7 @@ class Definition:
 
     def _record(self) -> dict[str, Any]:
         return {
-            "version": 1,
+            "version": _VERSION,
             "study": self.study,
             "overrides": list(self.overrides),
             "space": self.space.written(),
@@ -193,6 +215,10 @@ class Definition:
         path = directory / FILE
         try:
             record = json.loads(path.read_text())
+            if record["version"] != _VERSION:
+                raise SweepNotFoundError(
+                    f"{path} is of version {record['version']} and this gradwire reads {_VERSION}: use the newer one"
+                )
             space, mistakes = restored(record["space"], Sources(folder=_folder(record["config_dir"])))
             if mistakes:
                 raise ConfigError(mistakes)
@@ -210,7 +236,9 @@ class Definition:
             )
         except FileNotFoundError as error:
             raise SweepNotFoundError(f"No sweep {str(directory)!r}: it holds no {FILE}.") from error
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        except ConfigError:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise SweepNotFoundError(f"{path} is damaged: {type(error).__name__}: {error}") from error
 
     def changed(self, overrides: Sequence[str]) -> "Definition":

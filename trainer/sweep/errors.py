@@ -23,12 +23,24 @@ class StorageError(SweepError):
     """The storage of the sweep's results cannot be reached, opened or written."""
 
 
+class DamagedSweepError(SweepError):
+    """Something in the sweep's folder cannot be read, or does not belong to the rest."""
+
+    exit_code = ExitCode.CHECKPOINT
+
+
+class UnwritableError(SweepError):
+    """The sweep's folder takes no more files, or processes cannot be started."""
+
+    exit_code = ExitCode.FAILED
+
+
 class ExecutorError(SweepError):
     """Trials cannot be started where they are to run."""
 
 
 class TooManyFailuresError(SweepError):
-    """More trials failed than `sweep.failures` lets pass."""
+    """More trials failed than `sweep.failures` lets pass, or all did."""
 
     exit_code = ExitCode.FAILED
 

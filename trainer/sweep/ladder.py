@@ -4,7 +4,6 @@ A rung is judged once every trial of its bracket has reached it, so who goes on 
 alone: not of the order in which trials arrive, nor of how many run at once, nor of who was killed on the way.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -114,4 +113,4 @@ class Ladder:
         """As many as let each bracket take about the same updates."""
         most = self.heights[0]
         trials: int = (most + 1) * self.factor**height
-        return math.ceil(trials / (height + 1))
+        return -(-trials // (height + 1))

@@ -60,17 +60,19 @@ class Ledger:
         Raises:
             MissingPackageError: Optuna is not installed.
             StorageError: the storage cannot be used.
+            DamagedSweepError: the journal cannot be read.
         """
         storage, place = open_storage(directory, url), shown(directory, url)
         import optuna
 
         with reachable(place):
-            study = optuna.create_study(
-                storage=storage,
-                study_name=name,
-                directions=[each.direction for each in objectives],
-                load_if_exists=True,
-            )
+            try:
+                study = optuna.load_study(storage=storage, study_name=name)  # which writes nothing
+            except KeyError:
+                directions = [each.direction for each in objectives]
+                study = optuna.create_study(
+                    storage=storage, study_name=name, directions=directions, load_if_exists=True
+                )
         return cls(study, storage, place, space, tuple(objectives), tuple(constraints))
 
     def trials(self) -> "list[FrozenTrial]":

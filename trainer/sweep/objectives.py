@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from gradwire.trainer.sweep.errors import DamagedSweepError
+
 METRICS = "metrics.jsonl"  # as loggers/metrics.py writes it, the import of which is torch's
+EVALUATION = "eval/"  # begins the names of what evaluations measure
 SECONDS = "trial/seconds"  # how long the trial's launches took: the one metric that no run writes
 
 
@@ -88,19 +91,35 @@ class Measured:
 def history(run_dir: Path, metric: str) -> list[Measured]:
     """All values of a metric that a run wrote so far, in order; a line that is still being written is left out.
 
-    What JSON has no number for is there as a text that `float` reads.
+    What JSON has no number for is there as a text that `float` reads; other texts are no values.
     """
     return [
-        Measured(record["update"], record["samples"], float(record[metric]))
+        Measured(record["update"], record["samples"], value)
         for record in _records(run_dir)
-        if metric in record and "update" in record
+        if "update" in record and (value := _number(record.get(metric))) is not None
     ]
 
 
 def metrics_of(run_dir: Path) -> set[str]:
     """The metrics that a run wrote at its last update."""
     records = _records(run_dir)
-    return set(records[-1]) - {"update", "samples", "tokens"} if records else set()
+    return _named(records[-1]) - {"update", "samples", "tokens"} if records else set()
+
+
+def evaluated(run_dir: Path) -> set[str]:
+    """The metrics that a run's evaluations wrote so far; empty before the first."""
+    return {name for record in _records(run_dir) for name in _named(record) if name.startswith(EVALUATION)}
+
+
+def _named(record: Mapping[str, Any]) -> set[str]:
+    return {name for name, value in record.items() if _number(value) is not None}
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return None if value is None else float(value)
+    except (TypeError, ValueError):  # a text or a list
+        return None
 
 
 def last_update(run_dir: Path) -> int:
@@ -119,5 +138,8 @@ def _records(run_dir: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     whole = content[: content.rfind(b"\n") + 1]
-    records = [json.loads(line) for line in whole.splitlines()]
+    try:
+        records = [json.loads(line) for line in whole.splitlines()]
+    except ValueError as error:
+        raise DamagedSweepError(f"{run_dir / METRICS} is damaged: a line of it is no JSON ({error})") from error
     return [record for record in records if isinstance(record, dict)]

@@ -55,6 +55,12 @@ class Population:
         """Whether a trial can have parents: all of the generation before have their results."""
         return all(trials[each].state.is_finished() for each in self.before(number))
 
+    def unfit(self, trials: int | None) -> str | None:
+        """What speaks against so many trials, if anything does."""
+        if trials is None or trials % self.size == 0:
+            return None
+        return f"{trials} trials are no whole generations of {self.size}: leave sweep.trials out for all of them"
+
     def outlived(self, number: int) -> range:
         """The trials whose checkpoints nothing begins with any more once this trial does."""
         before = self.before(number)
@@ -172,6 +178,7 @@ def unfit_for_generations(section: Mapping[str, Any], space: Space, config: Mapp
 
     keys = [each.key for each in space.parameters]
     shaped = next((key for key in keys if key in _SHAPES), None)
+    length = next((key for key in keys if key in ("run", "run.length")), None)
     batch = next((key for key in keys if key.partition(".")[0] == "batch"), None)
     if section["pruner"] is not None:
         return "members that are behind are replaced, not ended: sweep/pruner=null"
@@ -179,6 +186,8 @@ def unfit_for_generations(section: Mapping[str, Any], space: Space, config: Mapp
         return "members copy each other's checkpoints in the sweep's folder: leave out checkpoint.url and .tiers"
     if shaped is not None:
         return f"a member cannot go on from a checkpoint of another {shaped}: sweep it with another sampler"
+    if length is not None:
+        return f"{length} is swept, and a member cannot go on from where a run of another length was: leave it out"
     if batch is not None and Duration.parse(config["run"]["length"]).unit == "updates":
         return f"{batch} is swept and run.length counts updates, so members' runs differ: give it in samples or epochs"
     return None

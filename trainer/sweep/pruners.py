@@ -21,12 +21,18 @@ class Pruner(Protocol):
     def behind(self, study: "Study", trial: "FrozenTrial") -> bool:
         """Whether to end a trial after its last evaluation, which is in the study already."""
 
+    def misfit(self) -> str | None:
+        """What is wrong with its settings, if anything is."""
+
     def ladder(self) -> Ladder | None:
         """The rungs at which trials wait to be told whether they go on; None where they run through."""
 
 
 class _Watching:
     """What pruners say that end trials while they run."""
+
+    def misfit(self) -> str | None:
+        return None
 
     def ladder(self) -> Ladder | None:
         return None
@@ -87,14 +93,21 @@ class Hyperband:
     def __init__(
         self,
         factor: Annotated[int, Range(ge=2)] = 3,
-        rungs: Annotated[int, Range(ge=1)] = 3,
+        rungs: Annotated[int, Range(ge=1, le=30)] = 3,
         brackets: Annotated[int, Range(ge=1)] | None = None,
     ) -> None:
-        self._ladder = Ladder.hyperband(factor, rungs, brackets)
+        self._ladder, self._rungs, self._brackets = Ladder.hyperband(factor, rungs, brackets), rungs, brackets
 
     def behind(self, study: "Study", trial: "FrozenTrial") -> bool:
         """Nothing ends between rungs."""
         return False
+
+    def misfit(self) -> str | None:
+        """There are as many brackets as numbers of rungs."""
+        most = self._rungs + 1
+        if self._brackets is None or self._brackets <= most:
+            return None
+        return f"rungs={self._rungs} makes {most} brackets, and brackets={self._brackets} is more"
 
     def ladder(self) -> Ladder:
         """The brackets."""

@@ -10,10 +10,9 @@ from gradwire.trainer.config.overrides import place
 from gradwire.trainer.config.schema import SweepSection
 from gradwire.trainer.config.sources import Sources
 from gradwire.trainer.sweep.definition import Definition, fresh_name, of_sweep
-from gradwire.trainer.sweep.objectives import objectives_of
+from gradwire.trainer.sweep.misfits import check_stores, misfits
 from gradwire.trainer.sweep.parameters import Interval
-from gradwire.trainer.sweep.population import unfit_for_generations
-from gradwire.trainer.sweep.space import Space, key_of, read, split
+from gradwire.trainer.sweep.space import Space, key_of, read, readable, split
 from gradwire.trainer.sweep.storage import settled
 from gradwire.trainer.sweep.transfer import check
 
@@ -38,10 +37,13 @@ def requested(overrides: Sequence[str], config_dir: Path | None) -> Definition:
     base = _composed(fixed, config_dir)
     sources = Sources(folder=None if config_dir is None or not config_dir.is_dir() else config_dir)
     space, mistakes = read(swept, _listed(base, fixed), sources)
+    mistakes = [*mistakes, *_twice(fixed, swept)]
+    if not swept and not space.parameters and not all(map(readable, fixed)):
+        mistakes = []  # what cannot be read may have been the space, and is told below
     valid = _checked(space, fixed, config_dir, mistakes)
     section = {**defaults_of(SweepSection), **valid.config["sweep"]}
     section["storage"] = settled(section["storage"])
-    if faults := list(_misfits(section, space, valid)):
+    if faults := list(misfits(section, space, valid)):
         raise ConfigError(faults)
     logger = valid.config["logger"].get("wandb")
     directory = Path(section["dir"])
@@ -58,8 +60,16 @@ def requested(overrides: Sequence[str], config_dir: Path | None) -> Definition:
         wandb=logger is not None and logger.get("group") is None,
         allow_targets=valid.allow_targets,
     )
+    check_stores(definition, valid)
     check(definition)
     return definition
+
+
+def _twice(fixed: Sequence[str], swept: Sequence[str]) -> Iterator[Mistake]:
+    given = {key_of(text) for text in fixed}
+    for text in swept:
+        if key_of(text) in given:
+            yield Mistake(key_of(text), place(text), "is given one value by another override: leave one of them out")
 
 
 def _composed(overrides: Sequence[str], config_dir: Path | None) -> "Composed":
@@ -121,38 +131,3 @@ def _examples(space: Space) -> Iterator[dict[str, Any]]:
     for each in space.parameters:
         for value in each.domain.examples[1:_MOST]:
             yield {**first, each.key: value}
-
-
-def _misfits(section: Mapping[str, Any], space: Space, valid: "Valid") -> Iterator[Mistake]:
-    """What does not go together in the `sweep` section."""
-    from gradwire.trainer.config import instantiate
-
-    def mistake(key: str, message: str, suggestion: str | None = None) -> Mistake:
-        return Mistake(f"sweep.{key}", valid.origins.of(f"sweep.{key}"), message, suggestion)
-
-    objectives = objectives_of(section)
-    for name in ("sampler", "executor"):
-        if section[name] is None:
-            yield mistake(name, f"is missing: choose one with sweep/{name}=NAME")
-    if section["sampler"] is not None:
-        sampler = instantiate(section["sampler"], valid.allow_targets)
-        reason = sampler.misfit(space, len(objectives))
-        if reason is None and sampler.population() is not None:
-            reason = unfit_for_generations(section, space, valid.config)
-        if reason is not None:
-            yield mistake("sampler", reason)
-    if section["dir"] is None:
-        yield mistake("dir", "is missing: the folder in which the sweep is kept", "sweep.dir=sweeps/first")
-    if not objectives:
-        yield mistake("objective", "names no metric: 'eval/loss', or a list of {metric: …}")
-    if section["pruner"] is not None and len(objectives) > 1:
-        yield mistake("pruner", "trials are ended early by one objective, and there are several: sweep/pruner=null")
-    for index, each in enumerate(section["constraints"]):
-        if each.get("at_most") is None and each.get("at_least") is None:
-            yield mistake(f"constraints[{index}]", f"limits {each['metric']} in no way: give at_most or at_least")
-    if section["seeds"] > 1 and any(each.key == "run.seed" for each in space.parameters):
-        yield mistake("seeds", "averages over run.seed, which is swept as well: leave one of them out")
-    if valid.config["run"]["stop_at"] is not None:
-        yield Mistake("run.stop_at", valid.origins.of("run.stop_at"), "a trial's run goes to its end: leave it out")
-    if valid.config["run"]["dir"] is not None:
-        yield Mistake("run.dir", valid.origins.of("run.dir"), "each trial has a folder of its own, within sweep.dir")

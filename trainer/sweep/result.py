@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from gradwire.trainer.sweep import files
+from gradwire.trainer.sweep.errors import DamagedSweepError
 
 FILE = "result.json"
 
@@ -36,8 +37,15 @@ class Result:
 
     @staticmethod
     def read(folder: Path) -> "Result | None":
-        """The result in a trial's folder, if there is one."""
+        """The result in a trial's folder, if there is one.
+
+        Raises:
+            DamagedSweepError: it cannot be read.
+        """
+        path = folder / FILE
         try:
-            return Result(**json.loads((folder / FILE).read_text()))
+            return Result(**json.loads(path.read_text()))
         except FileNotFoundError:
             return None
+        except (ValueError, TypeError) as error:
+            raise DamagedSweepError(f"{path} is damaged: remove it, and the trial is looked at anew") from error

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from gradwire.trainer.sweep.population import Population
 
+_MOST = 10_000_000  # points of a grid that is shuffled
 GENERATION = "generation"  # an attribute of trials that CMA-ES placed
 
 
@@ -100,11 +101,13 @@ class Grid(_Plain):
         self._shuffle = shuffle
 
     def misfit(self, space: Space, objectives: int) -> str | None:
-        """A grid needs parameters whose values can be counted out."""
+        """A grid needs parameters whose values can be counted out, and shuffled where that is wanted."""
         endless = [each for each in space.parameters if each.domain.points is None]
-        if not endless:
-            return None
-        return f"{endless[0].key} has no end of values: write choice(…) or range(…), or take another sampler"
+        if endless:
+            return f"{endless[0].key} has no end of values: write choice(…) or range(…), or take another sampler"
+        if self._shuffle and space.grid_size() > _MOST:
+            return f"a grid of {space.grid_size():,} points is too large to shuffle: take sweep/sampler=random"
+        return None
 
     def limit(self, space: Space) -> int | None:
         """The size of the grid."""

@@ -11,6 +11,7 @@ from gradwire.trainer.config.sources import Sources
 from gradwire.trainer.sweep.parameters import Choice, Domain, Interval, Steps
 
 _MOST = 100_000  # values of a range of broken numbers, which are written out
+_WHOLE = 2**53  # whole numbers beyond this are no numbers of their own as floats, which is how storages keep them
 _OWN = ("run.dir", "run.name", "allow_targets")
 _EXAMPLE = "optimizer.lr='tag(log, interval(1e-4, 1e-2))' lr=warmup_cosine,wsd"
 
@@ -86,6 +87,11 @@ def split(texts: Sequence[str]) -> tuple[list[str], list[str]]:
         parsed = _parsed(text)
         (swept if not isinstance(parsed, Mistake) and parsed.is_sweep_override() else fixed).append(text)
     return fixed, swept
+
+
+def readable(text: str) -> bool:
+    """Whether an override can be read at all."""
+    return not isinstance(_parsed(text), Mistake)
 
 
 def key_of(text: str) -> str:
@@ -189,7 +195,12 @@ def _interval(low: Any, high: Any, log: bool) -> Interval | str:
         return f"is empty: an interval goes up, and {low} is not less than {high}"
     if log and low <= 0:
         return f"a logarithm needs numbers above zero, and the interval begins at {low}"
-    return Interval(low, high, log, whole=isinstance(low, int) and isinstance(high, int))
+    if not math.isfinite(high / low if log else high - low):
+        return f"the ends {low} and {high} are too far apart to reckon with"
+    whole = isinstance(low, int) and isinstance(high, int)
+    if whole and max(-low, high) > _WHOLE:
+        return f"whole numbers go to {_WHOLE} here, and an end is {high if high > _WHOLE else low}"
+    return Interval(low, high, log, whole)
 
 
 def _steps(value: Any, log: bool) -> Domain | str:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gradwire.trainer.sweep import files
+from gradwire.trainer.sweep.errors import DamagedSweepError
 
 FILE = "paused.json"
 
@@ -52,9 +53,16 @@ class Pause:
 
     @staticmethod
     def read(folder: Path, rung: int) -> "Pause | None":
-        """That of a trial at this rung, if it is there."""
+        """That of a trial at this rung, if it is there.
+
+        Raises:
+            DamagedSweepError: it cannot be read.
+        """
+        path = folder / FILE
         try:
-            pause = Pause(**json.loads((folder / FILE).read_text()))
+            pause = Pause(**json.loads(path.read_text()))
         except FileNotFoundError:
             return None
+        except (ValueError, TypeError) as error:
+            raise DamagedSweepError(f"{path} is damaged: remove it, and the trial is looked at anew") from error
         return pause if pause.rung == rung else None

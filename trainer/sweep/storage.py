@@ -1,9 +1,9 @@
 """Where Optuna keeps a sweep's results: a journal in the sweep's folder, or a database."""
 
-import fcntl
 import logging
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradwire.trainer.errors import MissingPackageError
-from gradwire.trainer.sweep.errors import StorageError
+from gradwire.trainer.sweep import files
+from gradwire.trainer.sweep.errors import DamagedSweepError, StorageError
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
 JOURNAL = "study.journal"
+_PATIENCE = 60.0  # seconds in which whoever writes the journal is through with a line
+_FLEETING = r"sqlite(?:\+\w+)?://(?:/?|/:memory:.*)"
 
 
 def open_storage(directory: Path, url: str | None) -> "BaseStorage":
@@ -29,13 +32,14 @@ def open_storage(directory: Path, url: str | None) -> "BaseStorage":
     Raises:
         MissingPackageError: Optuna is not installed.
         StorageError: it cannot be opened.
+        DamagedSweepError: the journal cannot be read.
     """
     _require()
     import optuna
 
     optuna.logging.set_verbosity(logging.ERROR)
     with reachable(shown(directory, url)):
-        return _journal(directory / JOURNAL) if url is None else optuna.storages.get_storage(url)
+        return _journal(directory / JOURNAL) if url is None else _database(url)
 
 
 def shown(directory: Path, url: str | None) -> str:
@@ -54,9 +58,13 @@ def check(url: str | None) -> None:
 
     Raises:
         MissingPackageError: Optuna is not installed.
-        StorageError: the database cannot be reached.
+        StorageError: the database cannot be reached, or is none that stays.
     """
     _require()
+    if url is not None and re.fullmatch(_FLEETING, url):
+        raise StorageError(
+            f"sweep.storage={url} is gone with its process: name a file, as in sqlite:///FILE, or leave it out"
+        )
     if url is not None:
         open_storage(Path(), url)
 
@@ -87,6 +95,15 @@ def _first(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+def _database(url: str) -> "BaseStorage":
+    import optuna
+
+    try:
+        return optuna.storages.get_storage(url)
+    except (ValueError, RuntimeError) as error:  # no longer supported, or the tables of another version
+        raise StorageError(f"sweep.storage={shown(Path(), url)} cannot be used: {_first(error)}") from error
+
+
 def _journal(path: Path) -> "BaseStorage":
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
@@ -99,29 +116,34 @@ def _journal(path: Path) -> "BaseStorage":
             self._descriptor = -1
 
         def acquire(self) -> bool:
-            self._descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o644)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            deadline = time.monotonic() + _PATIENCE
+            found = files.lock(path.with_name(f".{path.name}.lock"), lambda: time.monotonic() < deadline)
+            if found is None:
+                raise StorageError(
+                    f"{path} has been locked by another process for {_PATIENCE:.0f} s: end the controller that hangs"
+                )
+            self._descriptor = found
+            _mend(path)
             return True
 
         def release(self) -> None:
             os.close(self._descriptor)
 
-    lock = Lock()
-    lock.acquire()
     try:
-        _mend(path)
-    finally:
-        lock.release()
-    return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+        return JournalStorage(JournalFileBackend(str(path), lock_obj=Lock()))
+    except (ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
+        raise DamagedSweepError(
+            f"{path} is damaged, or was written by a newer Optuna ({type(error).__name__}: {_first(error)}). Put a "
+            "copy back, or take its lines away from the damaged one on: trials that are whole in their folders stay"
+        ) from error
 
 
 def _mend(path: Path) -> None:
-    """Take a torn last line away, which a machine that lost power may leave: Optuna could not read on behind it."""
-    if not path.exists():
-        return
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        with path.open("r+b") as file:
-            file.truncate(whole)
-            os.fsync(file.fileno())
+    """Take a torn last line away, as a full disk or a loss of power may leave: Optuna could not read on behind it."""
+    with path.open("r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        if end == 0 or (file.seek(end - 1), file.read(1))[1] == b"\n":
+            return
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+        os.fsync(file.fileno())

@@ -12,7 +12,8 @@ from typing import Any
 
 from gradwire.trainer.launch.run_directory import CONFIG, STATUS
 from gradwire.trainer.sweep import files
-from gradwire.trainer.sweep.objectives import METRICS
+from gradwire.trainer.sweep.errors import DamagedSweepError
+from gradwire.trainer.sweep.objectives import METRICS, last_update
 
 TRIALS, STORE = "trials", "checkpoints"
 VALUES, LAUNCHES, OUTPUT, HELD = "trial.json", "launches.jsonl", "output.log", ".controller"
@@ -64,9 +65,24 @@ class Trial:
         return False
 
     def describe(self, values: Mapping[str, Any], overrides: list[str]) -> None:
-        """Write down what the trial runs with."""
+        """Write down what the trial runs with.
+
+        Raises:
+            DamagedSweepError: it ran with something else before.
+        """
+        path = self.folder / VALUES
         record = {"number": self.number, "values": dict(values), "overrides": overrides}
-        files.write(self.folder / VALUES, json.dumps(record, indent=2) + "\n")
+        if path.exists() and _values(path) != json.loads(json.dumps(record["values"])):
+            raise DamagedSweepError(
+                f"{path} has other values than the ledger has for this trial, so a part of the ledger is lost, or the "
+                f"folder is another trial's. Put the ledger back as it was, or move {self.folder} away: the trial then "
+                "begins anew"
+            )
+        files.write(path, json.dumps(record, indent=2) + "\n")
+
+    def reached(self) -> int:
+        """The last update that one of its runs tells of."""
+        return max(map(last_update, self.runs))
 
     def forget(self) -> None:
         """Remove its checkpoints: nothing begins with them any more."""
@@ -86,8 +102,7 @@ class Trial:
         self._note({"run": run, "end": time.time(), "code": code})
 
     def _note(self, record: Mapping[str, float | None]) -> None:
-        with (self.folder / LAUNCHES).open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        files.append(self.folder / LAUNCHES, json.dumps(record) + "\n")
 
     def launches(self) -> list[dict[str, float]]:
         """What was written down about launches, in order."""
@@ -95,13 +110,13 @@ class Trial:
             lines = (self.folder / LAUNCHES).read_text().splitlines()
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        return [record for line in lines if (record := _record(line)) is not None]
 
     def seconds(self) -> float:
         """How long the launches took; one whose end nobody saw counts until its last line of metrics."""
         total, begun = 0.0, None
         for record in self.launches():
-            if begun is not None:
+            if begun is not None and "end" in record:
                 total += record["end"] - begun["start"]
             begun = record if "start" in record else None
         return total if begun is None else total + max(0.0, self._seen(int(begun["run"])) - begun["start"])
@@ -111,6 +126,23 @@ class Trial:
             return (self.runs[run] / METRICS).stat().st_mtime
         except OSError:
             return 0.0
+
+
+def _values(path: Path) -> Any:
+    """The values that a trial's file tells of; None where it cannot be read."""
+    try:
+        return json.loads(path.read_text())["values"]
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _record(line: str) -> dict[str, float] | None:
+    """What a line says; None where it was torn, as by a full disk."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and "run" in record else None
 
 
 def status_of_run(run_dir: Path) -> dict[str, Any]:

@@ -62,6 +62,9 @@ def test_a_launch_is_the_command_that_anybody_would_type(tmp_path: Path) -> None
 
 def test_where_there_is_no_slurm_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    Local().check()
+    with pytest.raises(ExecutorError, match=r"needs Slurm's sbatch here"):
+        Slurm().check()
     with pytest.raises(ExecutorError, match=r"needs Slurm's sbatch here"):
         Slurm().start(launch(tmp_path), 0, 1)
 

@@ -36,6 +36,7 @@ def test_brackets_go_from_many_short_trials_to_few_long_ones() -> None:
     assert HYPERBAND.rungs(27) == HYPERBAND.rungs(38) == pytest.approx((1 / 9, 1 / 3))
     assert HYPERBAND.rungs(44) == pytest.approx((1 / 3,)) and HYPERBAND.rungs(48) == ()
     assert HYPERBAND.rungs(49) == HYPERBAND.rungs(0)
+    assert Ladder.hyperband(factor=9, rungs=30, brackets=1).trials > 10**28
     assert Ladder.hyperband(factor=4, rungs=2, brackets=1).rungs(16) == (1 / 16, 1 / 4)
 
 

@@ -35,6 +35,7 @@ def test_parts_of_the_run_end_at_equal_shares_and_wait_for_the_generation_before
     assert [four.until(number) for number in (0, 3, 4, 8, 11)] == [1 / 3, 1 / 3, 2 / 3, None, None]
     assert list(four.before(3)) == [] and list(four.before(6)) == [0, 1, 2, 3]
     assert list(four.outlived(7)) == [] and list(four.outlived(8)) == [0, 1, 2, 3]
+    assert four.unfit(None) is None and four.unfit(8) is None and "no whole generations of 4" in str(four.unfit(10))
     assert list(Population(4, 3, keeps=True).outlived(8)) == []
 
 
@@ -93,6 +94,7 @@ def test_members_that_failed_are_replaced_and_a_generation_without_any_other_is_
         ("model.dropout=0.1,0.2", {}, "10 updates", None),
         ("batch.size=8,16", {}, "3 epochs", None),
         ("batch.size=8,16", {}, "10 updates", "batch.size is swept and run.length counts updates"),
+        ("run.length=10 updates,20 updates", {}, "10 updates", "run.length is swept"),
         ("x=1,2", {"url": "s3://bucket"}, "10 updates", "copy each other's checkpoints in the sweep's folder"),
         ("x=1,2", {"tiers": ["memory"]}, "10 updates", "copy each other's checkpoints in the sweep's folder"),
         ("optimizer=sgd,adamw", {}, "10 updates", "cannot go on from a checkpoint of another optimizer"),

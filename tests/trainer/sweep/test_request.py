@@ -74,7 +74,15 @@ def test_a_stored_sweep_cannot_allow_itself_anything(tmp_path: Path) -> None:
         Definition.read(tmp_path / "s")
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"space": 3}', '{"space": [["a", "1,2"]], "config_dir": null}'])
+def test_a_sweep_of_a_newer_version_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text('{"version": 2}')
+    with pytest.raises(SweepNotFoundError, match="is of version 2 and this gradwire reads 1"):
+        Definition.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"space": 3}', '{"version": 1, "space": [["a"]], "config_dir": null}']
+)
 def test_a_damaged_sweep_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "sweep.json").write_text(content)
     with pytest.raises(SweepNotFoundError, match=r"sweep\.json is damaged"):
@@ -130,6 +138,58 @@ def test_every_mistake_is_told_with_what_the_user_wrote(tmp_path: Path) -> None:
 )
 def test_what_does_not_go_together_is_refused(overrides: list[str], message: str) -> None:
     assert message in "\n".join(complaints(*overrides))
+
+
+def test_settings_that_contradict_each_other_are_told_together() -> None:
+    told = complaints(
+        "sweep.dir=''",
+        *SPACE,
+        "sweep.objective=[{metric: eval/loss},{metric: eval/loss}]",
+        "sweep.constraints=[{metric: lr, at_most: 1, at_least: 2},{metric: lr, at_most: 3}]",
+        "evaluation.every=null",
+        "sweep/pruner=hyperband",
+        "sweep.pruner.brackets=9",
+        "clip=interval(1, 2)",
+    )
+    assert [each.partition(" (")[0] for each in told] == [
+        "sweep.dir", "sweep.objective", "sweep.objective", "sweep.constraints", "sweep.constraints[0]",
+        "sweep.pruner", "sweep.pruner",
+    ]  # fmt: skip
+    text = "\n".join(told)
+    for part in ("names eval/loss twice", "evaluation.every=null has none", "at least 2.0 and at most 1.0", "is more"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([*SPACE, "clip=1", "clip=2,3"], "clip (override 'clip=2,3'): is given one value by another override"),
+        (["clip=interval(1"], "override 'clip=interval(1': cannot be read"),
+        (
+            [*SPACE, "sweep/sampler=pbt", "sweep.sampler.generations=50", "run.length=10 updates"],
+            "a run of 10 updates is too short: its generations end at updates 1, 1, 1, 1, 1, 2,",
+        ),
+        (
+            [*SPACE, "sweep/pruner=hyperband", "batch.size=2", "run.length=5 updates"],
+            "its rungs lie at updates 0, 1, 2",
+        ),
+        (
+            [*SPACE, "checkpoint.url=s3://bucket/here"],
+            "checkpoint.url (override 'checkpoint.url=s3://bucket/here'): is s3://bucket/here for several runs",
+        ),
+        ([*SPACE, "checkpoint.tiers=[memory,/fast]", "sweep.seeds=2"], "checkpoint.tiers[1]"),
+        ([*SPACE, "checkpoint.url=/all/${run.seed}", "sweep.seeds=2"], "is /all/0 for several runs"),
+        (["checkpoint.url=/one,/other"], "such as '/one/${run.name}'"),
+    ],
+)
+def test_one_mistake_is_told_once(overrides: list[str], message: str) -> None:
+    (told,) = complaints("sweep.dir=s", *overrides)
+    assert message in told
+
+
+def test_stores_that_differ_by_the_runs_name_or_folder_are_accepted() -> None:
+    own = ["checkpoint.url=s3://bucket/first/${run.name}", "checkpoint.tiers=[memory,'/fast/${run.dir}']"]
+    assert requested(["sweep.dir=s", "sweep.seeds=2", *SPACE, *own, *CPU], None).overrides[:2] == tuple(own)
 
 
 def test_the_guides_yaml_is_a_sweep_and_its_mistakes_are_told_as_shown(tmp_path: Path) -> None:

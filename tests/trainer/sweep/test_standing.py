@@ -64,6 +64,22 @@ def test_csv_has_a_line_for_each_trial(sweep: toy.Definition) -> None:
     assert [each["best"] for each in read].index("True") == 1
 
 
+def test_values_with_commas_quotes_and_letters_of_all_kinds_are_shown(tmp_path: Path) -> None:
+    space = ["x=0.5,0.6", "+t=choice('a,b','say \"no\"','größe=1; 数\t')", "+l=[1,2],null"]
+    sweep = toy.definition(tmp_path, *space, sampler=GRID, trials=3)
+    ledger = toy.ledger_of(sweep)
+    for _ in range(6):
+        ledger.fill(ledger.create(), sweep.component("sampler"), 0)
+    rows = list(csv.DictReader(io.StringIO(to_csv(sweep, ledger))))
+    assert [row["t"] for row in rows] == ["a,b", "a,b", 'say "no"', 'say "no"', "größe=1; 数\t", "größe=1; 数\t"]
+    assert [row["l"] for row in rows][:2] == ["[1,2]", ""] and rows[0]["eval/loss"] == ""
+    assert [each["parameters"]["t"] for each in json.loads(to_json(sweep, ledger))["trials"]][::2] == [
+        "a,b",
+        'say "no"',
+        "größe=1; 数\t",
+    ]
+
+
 def test_the_table_stars_the_best(sweep: toy.Definition) -> None:
     ledger = toy.ledger_of(sweep)
     table = [dict(zip(headings(ledger), cells, strict=True)) for cells in rows(standings(sweep, ledger), ledger)]

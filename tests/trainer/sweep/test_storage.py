@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import gradwire.trainer.sweep.storage as storage
 from gradwire.trainer.config.sources import Sources
+from gradwire.trainer.sweep import files
 from gradwire.trainer.sweep.errors import StorageError
 from gradwire.trainer.sweep.ledger import Ledger
 from gradwire.trainer.sweep.objectives import Objective
@@ -60,6 +62,26 @@ ledger(Path({str(tmp_path)!r})).create()
     assert len(ledger(tmp_path).trials()) == 1
 
 
+def test_a_lock_that_nobody_lets_go_of_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "_PATIENCE", 0.05)
+    book = ledger(tmp_path)
+    files.lock(tmp_path / f".{JOURNAL}.lock", lambda: False)
+    with pytest.raises(StorageError, match="has been locked by another process"):
+        book.create()
+
+
+def test_looking_at_a_journal_writes_nothing(tmp_path: Path) -> None:
+    ledger(tmp_path).create()
+    before = (tmp_path / JOURNAL).read_bytes()
+    assert len(ledger(tmp_path).trials()) == 1 and (tmp_path / JOURNAL).read_bytes() == before
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///"])
+def test_a_database_that_goes_with_its_process_is_refused(url: str) -> None:
+    with pytest.raises(StorageError, match="is gone with its process"):
+        storage.check(url)
+
+
 def test_a_relative_file_is_the_same_from_everywhere_and_passwords_are_not_shown(tmp_path: Path) -> None:
     assert settled("sqlite:///here/study.db") == f"sqlite:///{Path.cwd()}/here/study.db"
     for url in (None, "sqlite:////there/study.db", "postgresql://me@db/study"):
@@ -72,6 +94,7 @@ def test_a_relative_file_is_the_same_from_everywhere_and_passwords_are_not_shown
     [
         ("nonsense", "is no database's URL"),
         ("oracle9://here/study", "is no database's URL"),
+        ("redis://here", "RedisStorage is removed"),
         ("sqlite:////nowhere/at/all/study.db", "cannot be used: unable to open database file"),
     ],
 )

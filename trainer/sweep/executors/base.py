@@ -49,6 +49,13 @@ class Running(Protocol):
 class Executor(Protocol):
     """Starts launches. It is built in the controller and used by it alone."""
 
+    def check(self) -> None:
+        """Refuse to begin where trials could not be started.
+
+        Raises:
+            ExecutorError: they could not.
+        """
+
     def start(self, launch: Launch, slot: int, slots: int) -> Running:
         """Start a launch.
 

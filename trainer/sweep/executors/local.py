@@ -24,6 +24,9 @@ class Local:
     A trial whose controller dies is told by the kernel to save and to end.
     """
 
+    def check(self) -> None:
+        """Processes can be started everywhere."""
+
     def start(self, launch: Launch, slot: int, slots: int) -> "Process":
         """Start a launch as a process of its own session, so that the terminal's signals reach the controller only."""
         controller, libc = os.getpid(), ctypes.CDLL(None, use_errno=True)

@@ -1,6 +1,7 @@
 """Trials as Slurm jobs: each launch a batch job of its own, which outlives the controller and is found again."""
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -41,6 +42,15 @@ class Slurm:
     def __init__(self, options: Sequence[str] = ()) -> None:
         self._options = tuple(options)
 
+    def check(self) -> None:
+        """Jobs need Slurm's programs here.
+
+        Raises:
+            ExecutorError: there are none.
+        """
+        for program in ("sbatch", "squeue", "scancel"):
+            _require(program)
+
     def start(self, launch: Launch, slot: int, slots: int) -> "Job":
         """Submit a launch.
 
@@ -50,14 +60,15 @@ class Slurm:
         script, code = launch.run_dir / _SCRIPT, launch.run_dir / _CODE
         code.unlink(missing_ok=True)
         script.write_text(_BATCH.format(command=shlex.join(launch.command()), code=shlex.quote(str(code))))
-        own = [f"--job-name={launch.name}", f"--output={launch.output}", f"--chdir={launch.cwd}"]
+        output = str(launch.output).replace("%", "%%")  # else a pattern of sbatch's
+        own = [f"--job-name={_name(launch)}", f"--output={output}", f"--chdir={launch.cwd}"]
         fixed = ["--parsable", "--open-mode=append", "--no-requeue", "--nodes=1", "--ntasks-per-node=1"]
         told = _call("sbatch", *fixed, *self._options, *own, str(script))
         return Job(told.strip().partition(";")[0], code)
 
     def left(self, launch: Launch) -> "Job | None":
         """The job of this name, where there still is one."""
-        found = _call("squeue", "--noheader", f"--name={launch.name}", "--format=%i").split()
+        found = _call("squeue", "--noheader", f"--name={_name(launch)}", "--format=%i").split()
         return Job(found[0], launch.run_dir / _CODE) if found else None
 
 
@@ -110,9 +121,18 @@ class Job:
         return done.stdout.strip() or None
 
 
-def _call(program: str, *arguments: str) -> str:
+def _name(launch: Launch) -> str:
+    """A job's name: squeue takes a comma for the end of one."""
+    return re.sub(r"[^\w.-]", "_", launch.name)
+
+
+def _require(program: str) -> None:
     if shutil.which(program) is None:
         raise ExecutorError(f"sweep/executor=slurm needs Slurm's {program} here, and there is none")
+
+
+def _call(program: str, *arguments: str) -> str:
+    _require(program)
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
     kept = {name: value for name, value in os.environ.items() if name == "SLURM_CONF"}
     done = subprocess.run([program, *arguments], env=environ | kept, capture_output=True, text=True)
