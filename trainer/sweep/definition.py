@@ -87,11 +87,12 @@ class Definition:
         Raises:
             ExecutorError: they cannot.
         """
-        if not self.cwd.is_dir():
-            raise ExecutorError(
-                f"this sweep's trials run in {self.cwd}, where paths in its overrides begin, and it is not there: "
-                "make it, or a link of that name to where it is now"
-            )
+        for folder, why in ((self.cwd, "where paths in its overrides begin"), (self.config_dir, "its own YAML")):
+            if folder is not None and not Path(folder).is_dir():
+                raise ExecutorError(
+                    f"this sweep's trials need the folder {folder}, {why}, and it is not there: make it, or a link of "
+                    "that name to where it is now"
+                )
         self.component("executor").check()
 
     def reports_all_at_once(self, run_dir: Path) -> bool:
@@ -222,6 +223,8 @@ class Definition:
             space, mistakes = restored(record["space"], Sources(folder=_folder(record["config_dir"])))
             if mistakes:
                 raise ConfigError(mistakes)
+            if record["sweep"]["sampler"] is None or not record["sweep"]["objective"]:
+                raise KeyError("sampler or objective")
             return Definition(
                 directory=directory.resolve(),
                 study=str(record["study"]),

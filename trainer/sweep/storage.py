@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from json import JSONDecodeError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,8 @@ def reachable(place: str) -> Iterator[None]:
     except (ArgumentError, NoSuchModuleError) as error:
         message = f"sweep.storage={place} is no database's URL ({_first(error)}): write sqlite:///FILE or null"
         raise StorageError(message) from error
+    except (JSONDecodeError, UnicodeDecodeError) as error:
+        raise DamagedSweepError(f"the sweep's storage {place} is damaged: {_first(error)}") from error
     except (StorageInternalError, SQLAlchemyError, OSError, ImportError) as error:
         cause = error.__cause__ or error
         raise StorageError(f"the sweep's storage {place} cannot be used: {_first(cause)}") from error

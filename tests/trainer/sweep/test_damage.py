@@ -78,6 +78,13 @@ def test_a_line_of_the_ledger_that_cannot_be_read_is_damage(sweep: toy.Definitio
     assert raised.value.exit_code == ExitCode.CHECKPOINT
 
 
+def test_a_line_at_the_end_of_the_ledger_that_cannot_be_read_is_damage(sweep: toy.Definition) -> None:
+    with journal(sweep).open("ab") as file:
+        file.write(b"nonsense\n")
+    with pytest.raises(DamagedSweepError, match="is damaged: Expecting value"):
+        toy.ledger_of(sweep).create()
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [("result.json", "{"), ("result.json", '{"state": 1}'), ("result.json", "[]"), ("metrics.jsonl", "\0\0\n{}\n")],
