@@ -63,7 +63,7 @@ def trainer_on(strategy: DataParallel, store: Checkpointer | None = None, **sett
         torch.optim.SGD(model.parameters(), momentum=0.9),
         Plan(lr=0.01, batch=64, run_length=f"{UPDATES} updates"),
         loss=loss_of,
-        settings=Settings(log_every=4, check_replicas_every=Duration(4, "updates"), **settings),
+        settings=Settings(**{"log_every": 4, "check_replicas_every": Duration(4, "updates"), **settings}),
         checkpointer=store,
         callbacks={"records": records},
         strategy=strategy,

@@ -58,9 +58,9 @@ def store_at(folder: str) -> Checkpointer:
     return Checkpointer(folder, keep_last=9, keep_journal=9, group=dist.group.WORLD)
 
 
-def journalled(store: Checkpointer | None, codec: Compression, recovery: str = "fast", ranks: int = 2) -> Trainer:
-    settings: dict[str, Any] = {"journal": "update", "recovery": recovery} if store is not None else {}
-    trainer, _ = trainer_on(strategy_of({"ring": codec}), store, save_every=Duration(BASE, "updates"), **settings)
+def journalled(store: Checkpointer, codec: Compression, recovery: str = "fast", **settings: Any) -> Trainer:
+    kept = {"journal": "update", "recovery": recovery, "save_every": Duration(BASE, "updates")}
+    trainer, _ = trainer_on(strategy_of({"ring": codec}), store, **kept, **settings)
     return trainer
 
 
@@ -73,10 +73,9 @@ def restored(folder: str, codec: Compression, recovery: str = "fast") -> tuple[T
 
 
 def undisturbed(folder: str, codec: Compression) -> dict[int, Tensor]:
-    """A whole run, journalled; its weights after every fourth update and after LAST."""
-    trainer, seen = journalled(store_at(folder), codec), Weights()
+    """A whole run, journalled; its weights after every update."""
+    trainer, seen = journalled(store_at(folder), codec, log_every=1), Weights()
     trainer.callbacks["weights"] = seen
-    trainer.settings = dataclasses.replace(trainer.settings, log_every=1)
     trainer.fit()
     return seen.after
 
