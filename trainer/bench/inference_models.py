@@ -4,14 +4,12 @@ Shapes: B sequences, T tokens of a prompt, N new tokens.
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gradwire.inference import Cache, Caching, Compiled, Layout, Sampling, generate
-from gradwire.inference.compiled import compiling_on_cpu
 from gradwire.trainer.models import Decoder
 from gradwire.trainer.models.hugging_face import hugging_face_layout
 
@@ -81,11 +79,11 @@ def as_llama(model: Decoder) -> nn.Module:
 
 
 def _compiling(llama: nn.Module) -> Any:
-    """How transformers compiles a step: as we do."""
+    """How transformers compiles a step: as we do, but constant weights would make its count of tokens constant, too."""
     from transformers.generation.configuration_utils import CompileConfig
 
     cpu = next(llama.parameters()).device.type == "cpu"
-    how: dict[str, Any] = {"mode": None} if cpu else {}
+    how: dict[str, Any] = {"mode": None, "options": {"cpp_wrapper": True}} if cpu else {}
     config: Any = CompileConfig(dynamic=False, **how)
     config._compile_all_devices = True  # by itself it does so on accelerators only
     return config
@@ -93,18 +91,17 @@ def _compiling(llama: nn.Module) -> Any:
 
 def _theirs(llama: Any, kind: str | None, compiling: Any = None) -> Contender:
     def run(prompt_BT: Tensor, new: int) -> Tensor:
-        with compiling_on_cpu(len(prompt_BT)) if compiling and prompt_BT.is_cpu else nullcontext():
-            ids: Tensor = llama.generate(
-                prompt_BT,
-                attention_mask=torch.ones_like(prompt_BT),
-                max_new_tokens=new,
-                min_new_tokens=new,
-                do_sample=False,
-                pad_token_id=0,
-                eos_token_id=None,
-                cache_implementation=kind,
-                compile_config=compiling,
-            )
+        ids: Tensor = llama.generate(
+            prompt_BT,
+            attention_mask=torch.ones_like(prompt_BT),
+            max_new_tokens=new,
+            min_new_tokens=new,
+            do_sample=False,
+            pad_token_id=0,
+            eos_token_id=None,
+            cache_implementation=kind,
+            compile_config=compiling,
+        )
         return ids[:, prompt_BT.shape[1] :]
 
     return run
