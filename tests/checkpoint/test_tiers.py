@@ -47,8 +47,12 @@ def tiered(folder: Path, *nearer: str, far: str = "far", **settings: Any) -> Che
 
 
 def start(checkpointer: Checkpointer, *updates: int) -> None:
+    """Save updates, each durable and what it made superfluous removed from the nearest tier; copied later."""
     for update in updates:
         checkpointer.start(state_at(update), {"updates": update}).wait()
+        writing = checkpointer._background._thread
+        assert writing is not None
+        writing.join()
 
 
 def save(checkpointer: Checkpointer, *updates: int) -> list[Commit]:
