@@ -14,7 +14,7 @@ import psutil
 from benchmarks.checkpoint_kill_kinds import EVERY, UPDATES, VICTIMS, Kind, Victim, strike, url_of
 from benchmarks.runs import GRADWIRE, environment, lines
 
-PATIENCE = 120.0  # seconds for whatever a run does next
+PATIENCE = 600.0  # seconds for whatever a run does next
 GONE = 15.0  # seconds in which processes end whose controller was killed
 _CONTINUING = re.compile(r"continuing from update (\d+)")
 _UPDATE = re.compile(r"^update \d+/", re.MULTILINE)
