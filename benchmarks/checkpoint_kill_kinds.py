@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from typing import Any, Literal
 import psutil
 
 from benchmarks.exact_resume_cases import COMMON, MODELS
-from benchmarks.processes import ranks_below
+from benchmarks.processes import free_port, ranks_below
 
 UPDATES = 60
 RANKS = 2
@@ -111,9 +110,7 @@ def strike(controller: psutil.Process, victim: Victim, which: int) -> list[psuti
 @contextmanager
 def s3_server() -> Iterator[None]:
     """A real S3 server over HTTP (moto's) in a process of its own, with a bucket `runs`; the environment names it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     environment = {

@@ -14,7 +14,6 @@ import os
 import re
 import select
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -26,6 +25,7 @@ import torch.distributed as dist
 
 from benchmarks.comm_failure_cases import PHASES, SIGNALS, Case, draw
 from benchmarks.comm_failure_ranks import TIMEOUT, live
+from benchmarks.processes import free_port
 
 MARGIN = 2.0  # what a busy machine may add to the time-out
 PATIENCE = 40.0  # seconds after which a rank hangs
@@ -52,9 +52,7 @@ class Outcome:
 
 def run(case: Case) -> Outcome:
     """Play one case; afterwards all its processes are gone."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     pipes = [os.pipe() for _ in range(case.ranks)]
     agent = _fork(lambda: _serve(port))
     ranks = [_fork(lambda rank=rank: live(case, rank, port, pipes[rank][1])) for rank in range(case.ranks)]  # type: ignore[misc]

@@ -1,7 +1,6 @@
 """Short runs of one decoder under any strategy, for what compares strategies with each other."""
 
 import os
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +13,7 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from benchmarks.processes import FORKED
+from benchmarks.processes import FORKED, free_port
 from gradwire.checkpoint import Checkpointer
 from gradwire.comm import AllReduce, Topology
 from gradwire.schedulers import Duration, Plan, Schedule
@@ -232,10 +231,7 @@ def train(
 
 def spawned(ranks: int, function: Callable[..., None], *arguments: Any) -> None:
     """Call `function(rank, *arguments)` in new processes of one thread each, joined by gloo."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    told = (ranks, port, function, arguments)
+    told = (ranks, free_port(), function, arguments)
     mp.start_processes(_enter, told, ranks, start_method=FORKED.get_start_method())  # type: ignore[no-untyped-call]
 
 

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import socket
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -13,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks.processes import FORKED
+from benchmarks.processes import FORKED, free_port
 from benchmarks.strategy_runs import spawned
 from gradwire.comm import AllReduce, Reducer
 from gradwire.comm.group import give_up
@@ -73,9 +72,7 @@ class Ranks:
     """A set of processes that call a function together."""
 
     def __init__(self, size: int) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self.pipes, self.processes = [], []
         for rank in range(size):
             here, there = FORKED.Pipe()

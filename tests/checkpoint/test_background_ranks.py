@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -11,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks.processes import FORKED
+from benchmarks.processes import FORKED, free_port
 from gradwire.checkpoint import Checkpointer, CheckpointError, CheckpointWriteError, Policy, State, StoreFull
 from gradwire.checkpoint.store import Store
 from tests.checkpoint.states import same, same_state, state_at
@@ -146,9 +145,7 @@ def _dies_while_it_writes(rank: int, folder: str, port: int) -> None:
 
 
 def test_a_rank_that_is_killed_while_it_writes_leaves_the_last_commit_and_is_missed(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     processes = [FORKED.Process(target=_dies_while_it_writes, args=(rank, str(tmp_path), port)) for rank in (0, 1)]
     for process in processes:
         process.start()

@@ -10,6 +10,7 @@ import pytest
 from gradwire.trainer.launch import rendezvous
 from gradwire.trainer.launch.errors import PlacementError
 from gradwire.trainer.launch.rendezvous import Meeting, interface_towards, is_this_machine, parse_endpoint
+from tests.trainer.launch.test_outer_launchers import free_endpoint
 
 
 @pytest.mark.parametrize(
@@ -33,12 +34,6 @@ def test_this_machine_knows_its_own_names():
 def test_loopback_is_reached_through_lo():
     assert interface_towards("127.0.0.1") == "lo"
     assert interface_towards("no-such-host.invalid") is None
-
-
-def free_endpoint():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def meet(endpoint, hosts):
