@@ -71,11 +71,13 @@ class Hop:
     def offer(self, commit: Commit) -> None:
         """Copy a snapshot as soon as the one under way is copied, unless a newer one is offered by then."""
         with self._changed:
-            self._wanted, self._owed = commit, None
-            if not self._busy:
-                self._busy = True
-                name = f"copy from {self._source.url} to {self._target.url}"
-                threading.Thread(target=self._run, name=name).start()
+            self._owed = None
+            if self._busy:
+                self._wanted = commit
+                return
+            self._busy, self._copying = True, commit  # from now on, not only once the thread has begun
+            name = f"copy from {self._source.url} to {self._target.url}"
+            threading.Thread(target=self._run, args=(commit,), name=name).start()
 
     def again(self) -> None:
         """Try once more what failed last, where that was told and nothing was copied since."""
@@ -102,8 +104,9 @@ class Hop:
             self._arrived = self._failure = None
             return outcome
 
-    def _run(self) -> None:
-        while (commit := self._next()) is not None:
+    def _run(self, first: Commit) -> None:
+        commit: Commit | None = first
+        while commit is not None:
             try:
                 copied = self._copy(commit)
                 with self._changed:
@@ -112,6 +115,7 @@ class Hop:
                 self._clean(copied)
             except Exception as error:
                 self._fail(commit, error)
+            commit = self._next()
 
     def _next(self) -> Commit | None:
         with self._changed:

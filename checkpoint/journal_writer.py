@@ -225,7 +225,7 @@ class JournalWriter:
             return self._due_now()
 
     def _due_now(self) -> bool:
-        if not self._ready:
+        if not self._ready or self._abandoned:
             return False
         if self._blocked or self._held * 2 > self._most_bytes:
             return True

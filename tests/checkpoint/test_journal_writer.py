@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,7 +59,7 @@ class Slow:
         def slow(store: Store, pairs: Sequence[tuple[str, bytes]]) -> list[str]:
             self.groups.append([name for name, _ in pairs])
             self.begun.set()
-            assert self.allowed.wait(60)
+            assert self.allowed.wait(240)
             return put_all(store, pairs)
 
         with mock.patch.object(Store, "put_all", slow):
@@ -98,7 +99,7 @@ def test_all_that_waits_is_made_durable_together(store: Store, base: Commit) -> 
     slow = Slow()
     with slow.installed(), JournalWriter(store, base, 1, 0, 1, "update") as journal:
         append(journal, 11)
-        assert slow.begun.wait(60)
+        assert slow.begun.wait(240)
         append(journal, 12, 13, 14)
         assert journal.durable == 10
         slow.allowed.set()
@@ -145,7 +146,7 @@ def test_an_interval_that_is_over_is_written_without_a_wait(store: Store, base: 
     slow.allowed.set()
     with slow.installed(), JournalWriter(store, base, 1, 0, 1, "interval", 0.01) as journal:
         append(journal, 11)
-        assert slow.begun.wait(60)
+        assert slow.begun.wait(240)
 
 
 def test_append_waits_while_too_much_is_unwritten(store: Store, base: Commit) -> None:
@@ -154,11 +155,11 @@ def test_append_waits_while_too_much_is_unwritten(store: Store, base: Commit) ->
         append(journal, 11, 12)
         blocked = threading.Thread(target=append, args=(journal, 13))
         blocked.start()
-        assert slow.begun.wait(60), "what blocks an append is written before its interval is over"
+        assert slow.begun.wait(240), "what blocks an append is written before its interval is over"
         blocked.join(0.05)
         assert blocked.is_alive()
         slow.allowed.set()
-        blocked.join(60)
+        blocked.join(240)
         assert not blocked.is_alive()
     assert JournalReader(store, base).updates() == [11, 12, 13]
 
@@ -195,7 +196,7 @@ def test_a_failure_frees_an_append_that_waits(store: Store, base: Commit) -> Non
 
     with mock.patch.object(Store, "put_all", fail):
         append(journal, 11)
-        assert failing.wait(60)
+        assert failing.wait(240)
         with pytest.raises(StoreFull):
             append(journal, 12, 13, 14)
 
@@ -251,6 +252,29 @@ def test_an_abandoned_journal_keeps_what_is_durable_only(store: Store, base: Com
     append(journal, 12)
     journal.abandon()
     assert JournalReader(store, base).updates() == [11]
+
+
+def test_an_entry_that_is_being_encoded_when_the_journal_is_abandoned_is_not_written(
+    store: Store, base: Commit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, begun, go = JournalWriter(store, base, 1, 0, 1, "update"), threading.Event(), threading.Event()
+    encode = JournalWriter._encode
+
+    def slowly(self: JournalWriter, waiting: Any) -> None:
+        begun.set()
+        assert go.wait(240)
+        encode(self, waiting)
+
+    monkeypatch.setattr(JournalWriter, "_encode", slowly)
+    append(journal, 11)
+    assert begun.wait(240)
+    abandoning = threading.Thread(target=journal.abandon)
+    abandoning.start()
+    while not journal._closing:
+        time.sleep(0.001)
+    go.set()
+    abandoning.join(240)
+    assert JournalReader(store, base).updates() == []
 
 
 def test_entries_follow_into_the_folder_of_a_newer_base(store: Store) -> None:
