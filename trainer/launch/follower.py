@@ -3,7 +3,7 @@
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import count
 
@@ -19,6 +19,15 @@ from gradwire.trainer.launch.rendezvous import Handler, connect, within
 from gradwire.trainer.launch.words import COUNT, LEADER, HostWord, LeaderWord, from_json, host_key, to_json
 
 _POLL = 0.05
+
+
+@dataclass
+class _Link:
+    """The way to a leader, and its newest word; what still comes over a link that was given up changes no other."""
+
+    line: TCPStore
+    host: int
+    leader: LeaderWord = field(default_factory=LeaderWord)
 
 
 class Follower(Handler):
@@ -48,7 +57,6 @@ class Follower(Handler):
         self._address, self._port, self._keys = address, port, tuple(keys)
         self._say, self._patience = say, patience
         self._known: dict[str, str] = {}
-        self._leader = LeaderWord()
         self._regroups, self._beats = False, count()
         self._mine = HostWord(name=_own_address(address, port), processes=processes)
         self._join(patience.arrival)
@@ -61,9 +69,9 @@ class Follower(Handler):
             own, self.host = within(self._patience.silence, lambda: (line(), int(self.store.add(COUNT, 1))))
         except (OSError, RuntimeError) as error:
             raise HostLostError(f"{self._where} answered, and then did not any more ({error}).") from error
-        self._leader = LeaderWord()
+        self._link = _Link(own, self.host)
         self._mine = replace(self._mine, name=_own_address(self._address, self._port), state="waiting", round=0)
-        self._pulse = Pulse(partial(self._exchange, own, self.host), self._patience.beat)
+        self._pulse = Pulse(partial(self._exchange, self._link), self._patience.beat)
 
     @property
     def round(self) -> int:
@@ -73,7 +81,7 @@ class Follower(Handler):
     @property
     def members(self) -> tuple[tuple[int, int], ...]:
         """The hosts of the round, by rank, each with its number of workers."""
-        return self._leader.members
+        return self._link.leader.members
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait until the leader wants this host in a round.
@@ -85,7 +93,7 @@ class Follower(Handler):
         self._regroups = False
         self._tell(state="waiting", failure=None)
         while True:
-            word = self._leader
+            word = self._link.leader
             rank = word.place(self.host)
             if word.state == "closed":
                 raise RunOverError("The run ended before this host took part again.", int(word.exit_code or 0))
@@ -100,7 +108,7 @@ class Follower(Handler):
 
     def look(self) -> Call | None:
         """Whether this host's workers are to end: asked often while they run."""
-        word = self._leader
+        word = self._link.leader
         if self._cut_off():
             return Call(gently=False, reason=f"Cut off from {self._where}.")
         if word.state == "closed" and word.exit_code not in (ExitCode.DONE, ExitCode.PREEMPTED):
@@ -173,7 +181,7 @@ class Follower(Handler):
         """Wait for what the leader says about the end of this round; once more where it does not say it any more."""
         deadline = time.monotonic() + 2 * self._patience.verdict
         while time.monotonic() < deadline and not self._cut_off():
-            word = self._leader
+            word = self._link.leader
             if word.state == "closed":
                 failure = None if word.failure is None else Failure(**word.failure)
                 return Verdict(again=False, exit_code=int(word.exit_code or 0), failure=failure)
@@ -182,11 +190,12 @@ class Follower(Handler):
             time.sleep(_POLL)
         return Verdict(again=True)
 
-    def _exchange(self, line: TCPStore, host: int) -> None:
+    def _exchange(self, link: _Link) -> None:
         """In the pulse's thread: repeat this host's word, hear the leader's."""
-        line.set(host_key(host), to_json(replace(self._mine, beat=next(self._beats))))
+        line = link.line
+        line.set(host_key(link.host), to_json(replace(self._mine, beat=next(self._beats))))
         if line.check([LEADER]):
-            self._leader = from_json(LeaderWord, line.get(LEADER))
+            link.leader = from_json(LeaderWord, line.get(LEADER))
         for key in self._keys:
             if key not in self._known and line.check([key]):
                 self._known = self._known | {key: line.get(key).decode()}
