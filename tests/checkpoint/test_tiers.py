@@ -100,7 +100,7 @@ def writing(
 def blocked(url: object) -> Iterator[threading.Event]:
     """Packs that go to a store wait until the event is set."""
     go = threading.Event()
-    with writing(url, lambda folder: None if folder != "packs" or go.wait(60) else pytest.fail("not let through")):
+    with writing(url, lambda folder: None if folder != "packs" or go.wait(240) else pytest.fail("not let through")):
         try:
             yield go
         finally:
@@ -404,7 +404,7 @@ def test_a_kill_between_the_tiers_costs_nothing(stage: str, moment: str, tmp_pat
     save(tiered(tmp_path), 1)
     process = multiprocessing.get_context("fork").Process(target=_killed, args=(tmp_path, stage, moment))
     process.start()
-    process.join(60)
+    process.join(240)
     assert process.exitcode == -signal.SIGKILL
     arrived = (stage, moment) == ("commits", "after")
     assert held(tmp_path / "far") == ([1, 2] if arrived else [1])

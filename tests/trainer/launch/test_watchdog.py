@@ -1,12 +1,19 @@
 """Who hangs, from what the ranks published."""
 
+import faulthandler
 import threading
 import time
 
+import pytest
 from torch.distributed import HashStore
 
 from gradwire.trainer.launch.failure import Failure, publish
 from gradwire.trainer.launch.watchdog import Progress, Watchdog, verdict
+
+
+@pytest.fixture(autouse=True)
+def no_timer_that_ends_this_process(monkeypatch):
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda *arguments, **more: None)
 
 
 def at(beats=5, phase="forward", update=2, idle=9.0, stacks="", waiting=False, ended=False):
@@ -54,19 +61,19 @@ def run_watchdog(store, timeout, seconds, beats=0.0, rank=0, world_size=1):
 
 
 def test_no_phase_for_the_timeout_ends_the_run():
-    (failure,) = run_watchdog(HashStore(), timeout=0.5, seconds=20)
+    (failure,) = run_watchdog(HashStore(), timeout=0.5, seconds=60)
     assert "rank 0 hangs in start of update 0" in failure.message
     assert "run_watchdog" in failure.trace
 
 
 def test_beats_keep_it_quiet():
-    assert run_watchdog(HashStore(), timeout=1.0, seconds=3, beats=0.1) == []
+    assert run_watchdog(HashStore(), timeout=4.0, seconds=6, beats=0.1) == []
 
 
 def test_another_ranks_failure_ends_a_rank_that_does_not_notice():
     store = HashStore()
     publish(store, Failure(1, 0.0, "error", 1, "m"))
-    (failure,) = run_watchdog(store, timeout=None, seconds=20, world_size=2)
+    (failure,) = run_watchdog(store, timeout=None, seconds=60, world_size=2)
     assert failure.kind == "peer" and failure.exit_code == 76 and "rank 1 failed" in failure.message
 
 
