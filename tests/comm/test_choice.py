@@ -1,18 +1,23 @@
 """`algorithm="auto"`: what it may choose, that all ranks choose the same, and that choices are kept and repeated."""
 
+import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from gradwire.comm import AllReduce, Choice, CodecSpeed, CommError, Link, Topology, attach, codecs
+from gradwire.comm import AllReduce, Choice, CodecSpeed, CommError, Link, Topology, attach, codecs, tuning
 from gradwire.comm.choices import NATIVE, Way, size_class
 from gradwire.comm.codecs import Codec, Int8
 from gradwire.comm.layout import segments
+from gradwire.comm.measure import slowest_once
 from gradwire.comm.prediction import Costs, predict, ways
 from gradwire.comm.tuning import Tuner
 
@@ -104,18 +109,20 @@ def test_rotation_balances_the_links() -> None:
 
 
 def chosen(rank: int, algorithms: Mapping[str, float]) -> None:
-    """A tuner whose ways take the times given."""
-    clock = {"spent": 0}
+    """A tuner whose ways take the seconds given, by a clock that is put forward by them."""
+    passed, clock = 0.0, SimpleNamespace(perf_counter=lambda: time.perf_counter() + passed)
 
     def run(way: Way, tensor: torch.Tensor) -> None:
-        import time
+        nonlocal passed
+        passed += algorithms.get(str(way).split("@")[0], 20.0)
 
-        clock["spent"] += 1
-        name = str(way).split("@")[0]
-        time.sleep(algorithms.get(name, 0.2))
-
-    tuner = Tuner(Topology(ring=2), {"ring": Uncompiled()}, None, CPU, run)
-    choice = tuner.choose(8 * MB)
+    with (
+        mock.patch.object(sys.modules[slowest_once.__module__], "time", clock),
+        mock.patch.object(tuning, "measure", return_value={"ring": Link(1e8, 1e-4)}),
+        mock.patch.object(tuning, "codec_speed", return_value=CodecSpeed(1e9, 1e9)),
+    ):
+        tuner = Tuner(Topology(ring=2), {"ring": Uncompiled()}, None, CPU, run)
+        choice = tuner.choose(8 * MB)
     assert str(choice.way).split("@")[0] == min(algorithms, key=algorithms.__getitem__), choice
     assert choice.size_class == 23 and choice.milliseconds >= 1e3 * min(algorithms.values())
     assert "native" in choice.reason
@@ -123,7 +130,7 @@ def chosen(rank: int, algorithms: Mapping[str, float]) -> None:
 
 @pytest.mark.parametrize("fastest", ["native", "two_shot", "two_shot/coded"])
 def test_the_fastest_in_fact_is_chosen(ranks: Call, fastest: str) -> None:
-    ranks(2, chosen, {name: 0.01 if name == fastest else 0.06 for name in ("native", "two_shot", "two_shot/coded")})
+    ranks(2, chosen, {name: 1.0 if name == fastest else 6.0 for name in ("native", "two_shot", "two_shot/coded")})
 
 
 def same_result(rank: int) -> None:
