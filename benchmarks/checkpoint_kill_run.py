@@ -18,7 +18,7 @@ PATIENCE = 600.0  # seconds for whatever a run does next
 GONE = 15.0  # seconds in which processes end whose controller was killed
 _CONTINUING = re.compile(r"continuing from update (\d+)")
 _UPDATE = re.compile(r"^update \d+/", re.MULTILINE)
-_NOTHING_SAVED = "holds no snapshot"
+_NOTHING_SAVED = ("holds no snapshot", "holds a config.yaml")  # the latter where a start was struck before it wrote one
 
 
 class RunError(RuntimeError):
@@ -224,9 +224,9 @@ class Killed:
         if len(self._continued()) > seen:
             kill.by, kill.continued = "resume", self._continued()[-1]
             return launch
-        if launch.process.returncode == 3 and _NOTHING_SAVED in launch.output:
+        if launch.process.returncode == 3 and any(reason in launch.output for reason in _NOTHING_SAVED):
             kill.by, kill.continued, kill.repeated = "new start", -1, self._logged() + 1
-            subprocess.run(["rm", "-r", str(self.folder)], check=True)
+            subprocess.run(["rm", "-rf", str(self.folder)], check=True)
             self._abandoned = 0
             return self._train()
         raise RunError(f"resuming ended with {launch.process.returncode}:\n{launch.output[-3000:]}")
