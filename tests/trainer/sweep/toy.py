@@ -32,6 +32,7 @@ from gradwire.trainer.sweep.stage import WHOLE, Pause, Stage
 
 UPDATES = 10
 INHERITED = "inherited"
+HELD = "held"  # a file of the run that was held, which is the first of a sweep with `hold`
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def results(sweep: Definition) -> list[tuple[Any, ...]]:
 
 def trial(overrides: dict[str, str]) -> int:
     """One run."""
-    run_dir, stop = Path(overrides["run.dir"].strip("'")), []
+    run_dir, stop = Path(overrides["run.dir"].strip("'")), list[int]()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
     release = hold(run_dir)
     (run_dir / "config.yaml").touch()
@@ -159,9 +160,18 @@ def trial(overrides: dict[str, str]) -> int:
             _log(run_dir, update, float(overrides["x"]) + 0.001 * int(overrides.get("run.seed", 0)), behaviour)
         with (run_dir / "ran").open("a") as file:
             file.write(f"{update}\n")
+        if update == int(overrides.get("hold", 0)) and not list(run_dir.parent.glob(f"*/{HELD}")):
+            _hold(run_dir, stop)
     _say(run_dir, "done" if update == UPDATES else "preempted")
     release()
     return 0 if update == UPDATES else 75
+
+
+def _hold(run_dir: Path, stop: list[int]) -> None:
+    """Stay where the run is until it is killed or told to stop."""
+    (run_dir / HELD).touch()
+    while not stop:
+        time.sleep(0.01)
 
 
 def _forget(run_dir: Path, update: int) -> None:
