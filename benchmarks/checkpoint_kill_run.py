@@ -15,7 +15,7 @@ from benchmarks.checkpoint_kill_kinds import EVERY, UPDATES, VICTIMS, Kind, Vict
 from benchmarks.runs import GRADWIRE, environment, lines
 
 PATIENCE = 600.0  # seconds for whatever a run does next
-GONE = 15.0  # seconds in which processes end whose controller was killed
+GONE = 60.0  # seconds in which processes end whose controller was killed
 _CONTINUING = re.compile(r"continuing from update (\d+)")
 _UPDATE = re.compile(r"^update \d+/", re.MULTILINE)
 _NOTHING_SAVED = ("holds no snapshot", "holds a config.yaml")  # the latter where a start was struck before it wrote one

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from benchmarks.netlab import DEVICE, ROOT, Netlab, NetlabError
 
-START = 60  # seconds that ranks may take to import torch and to meet, beside the time-out of their calls
+START = 240  # seconds that ranks may take to import torch and to meet, beside the time-out of their calls
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def interrupt(process: subprocess.Popen[str], folder: Path, update: int, how: st
 
     With `saved` not before a snapshot is durable: they are written beside training.
     """
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while not any(line["update"] >= update and (not saved or _SAVED in line) for line in lines(folder)):
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
@@ -57,7 +57,7 @@ def interrupt(process: subprocess.Popen[str], folder: Path, update: int, how: st
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     for member in family:
         member.kill()
-    psutil.wait_procs(family, timeout=30)
+    psutil.wait_procs(family, timeout=240)
     process.communicate()
 
 

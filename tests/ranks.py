@@ -17,8 +17,8 @@ from benchmarks.strategy_runs import spawned
 from gradwire.comm import AllReduce, Reducer
 from gradwire.comm.group import give_up
 
-PATIENCE = 60  # seconds that a collective may take
-LONGEST = 240  # seconds that a test on the ranks may take
+PATIENCE = 180  # seconds that a collective may take
+LONGEST = 400  # seconds that a test on the ranks may take
 
 
 def run_ranks(world_size: int, function: Callable[..., Any], *arguments: Any) -> None:

@@ -42,7 +42,7 @@ def commands() -> list[str]:
 def test_the_python_runs(tmp_path: Path, guide: str) -> None:
     (tmp_path / "guide.py").write_text("\n".join([BEFORE[guide], *fences(guide, "python")]))
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "guide.py"], cwd=tmp_path, env=environment, check=True, timeout=120)
+    subprocess.run([sys.executable, "guide.py"], cwd=tmp_path, env=environment, check=True, timeout=300)
 
 
 @pytest.mark.parametrize("command", commands())

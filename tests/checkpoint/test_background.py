@@ -42,7 +42,7 @@ def held_up() -> Iterator[threading.Event]:
     go, put = threading.Event(), Store.put_content
 
     def slow(self: Store, folder: str, *arguments: Any) -> bool:
-        assert folder != "packs" or go.wait(60)
+        assert folder != "packs" or go.wait(240)
         return put(self, folder, *arguments)
 
     with mock.patch.object(Store, "put_content", slow):
@@ -108,7 +108,7 @@ def test_the_next_start_waits_for_the_snapshot_under_way(tmp_path: Path) -> None
         assert starting.is_alive()
         assert not first.done
         go.set()
-        starting.join(60)
+        starting.join(240)
     assert first.done
     assert second[0].wait().parent.sequence == first.wait().sequence
     assert same_state(checkpointer.restore(1)[0], state_at(1))

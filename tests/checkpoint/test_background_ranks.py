@@ -150,7 +150,7 @@ def test_a_rank_that_is_killed_while_it_writes_leaves_the_last_commit_and_is_mis
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(240)
     assert [process.exitcode for process in processes] == [0, -signal.SIGKILL]
     assert (tmp_path / "told").exists()
     shared, locals_, commit = Checkpointer(tmp_path).restore_resized()

@@ -303,7 +303,7 @@ def test_an_asynchronous_save_holds_what_was_there_when_it_began(tmp_path: Path)
     put = Store.put_content
 
     def later(self: Store, *arguments: Any) -> bool:
-        held.wait(60)
+        held.wait(240)
         return put(self, *arguments)
 
     with mock.patch.object(Store, "put_content", later):

@@ -53,7 +53,7 @@ def _run(stages: list[Noted]) -> Job:
     segment = Segment(tensor, portions(0, 4, [Step(2, 0)], 1), 0, 0, 1, job, {}, False)
     lane = Lane(stages, range(len(stages)), len(stages), tensor.device)  # type: ignore[arg-type]
     lane.submit([segment])
-    job._over.wait(10)
+    job._over.wait(240)
     lane.close()
     return job
 

@@ -66,7 +66,7 @@ def namespaces() -> str:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < deadline, "took longer than 30 s"
         time.sleep(0.05)
@@ -108,7 +108,7 @@ def test_four_hosts_meet_over_a_bridge(netlab: type[Netlab]) -> None:
         "    print(stream.recv(5).decode())\n"
     )
     with netlab(hosts=4, rate=None) as lab:
-        finished = lab.run([sys.executable, "-c", connect], timeout=30)
+        finished = lab.run([sys.executable, "-c", connect], timeout=300)
         assert lab.sent_bytes()[3] > 0
     assert [each.stdout for each in finished] == ["hello\n"] * 3 + [""], [each.stderr for each in finished]
 
@@ -118,7 +118,7 @@ def test_commands_give_output_exit_codes_and_are_killed_when_they_take_too_long(
         return ["sh", "-c", "echo out $RANK; echo err >&2; exit 3" if rank == 0 else "sleep 100 & sleep 100"]
 
     with netlab() as lab:
-        first, second = lab.run(command, timeout=1)
+        first, second = lab.run(command, timeout=5)
         wait_until(lambda: not processes_in(lab.namespaces[1]))  # the whole group is gone, once it is reaped
     assert (first.returncode, first.stdout, first.stderr, first.timed_out) == (3, "out 0\n", "err\n", False)
     assert (second.returncode, second.timed_out) == (-signal.SIGKILL, True)
@@ -159,7 +159,7 @@ def test_sigterm_takes_the_laboratory_down(netlab: type[Netlab]) -> None:
         names = process.stdout.readline().split()
         assert len(names) == 2 and all(name in namespaces() for name in names)
         process.terminate()
-        assert process.wait(timeout=30) == 128 + signal.SIGTERM
+        assert process.wait(timeout=300) == 128 + signal.SIGTERM
     assert not any(name in namespaces() for name in names)
 
 

@@ -16,7 +16,7 @@ class Ranks:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._barrier = threading.Barrier(size, timeout=20)
+        self._barrier = threading.Barrier(size, timeout=120)
         self._held: list[Tensor] = [torch.zeros(0)] * size
 
     def gather(self, rank: int, values: Tensor) -> Sequence[Tensor]:

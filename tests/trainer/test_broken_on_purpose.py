@@ -113,7 +113,7 @@ class User:
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
         process = self.start(*arguments)
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=300)
         return process.returncode, out, err
 
 
@@ -189,12 +189,12 @@ def test_a_signal_before_the_workers_have_met_leaves_the_same_command_possible_a
         assert process.poll() is None
         time.sleep(0.005)
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=90)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 75
     assert "run the same command again" in err
     assert not (user.run_dir / "config.yaml").exists()
     command = f"{shlex.join([*GRADWIRE, *TRAIN])} <&- >&- 2>&-"
-    assert subprocess.run(command, shell=True, cwd=user.folder, env=user.variables, timeout=90).returncode == 0
+    assert subprocess.run(command, shell=True, cwd=user.folder, env=user.variables, timeout=300).returncode == 0
     assert [json.loads(line)["update"] for line in (user.run_dir / "metrics.jsonl").read_text().splitlines()] == [12]
 
 

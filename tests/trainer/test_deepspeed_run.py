@@ -20,7 +20,7 @@ SMALL = (*MODEL, "launch.processes=2", "launch.device=cpu", "ema=0.9", "activati
 def gradwire(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from gradwire.trainer.cli import main; main()", *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_a_run_under_the_users_json_goes_on_under_ddp(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def test_closing_the_feed_ends_its_workers() -> None:
     workers = started_by(iter(running))
     assert len(workers) == 2
     running.close()
-    _, alive = psutil.wait_procs(workers, timeout=20)
+    _, alive = psutil.wait_procs(workers, timeout=300)
     assert alive == []
 
 

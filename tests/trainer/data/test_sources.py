@@ -79,7 +79,7 @@ def test_processes_that_want_the_same_entry_make_it_once(tmp_path: Path) -> None
     processes = [context.Process(target=_make_once, args=(str(tmp_path), results)) for _ in range(4)]
     for process in processes:
         process.start()
-    found = sorted(results.get(timeout=60) for _ in range(5))
+    found = sorted(results.get(timeout=300) for _ in range(5))
     for process in processes:
         process.join()
     assert found == ["made", "whole", "whole", "whole", "whole"]

@@ -51,10 +51,10 @@ class Command:
     def err(self) -> str:
         return (self.directory / "err.txt").read_text()
 
-    def wait(self, seconds: float = 120) -> int:
+    def wait(self, seconds: float = 300) -> int:
         return self.process.wait(seconds)
 
-    def wait_for(self, text: str, seconds: float = 60) -> None:
+    def wait_for(self, text: str, seconds: float = 240) -> None:
         """Wait until the screen shows a text."""
         deadline = time.monotonic() + seconds
         while text not in self.out:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.processes import free_port
+
 TOOLS = ("srun", "sbatch", "scancel", "sinfo", "slurmctld", "slurmd", "munged")
 OTHER = "127.0.0.2"  # a node's name must lead to it, and this one does on every Linux
 
@@ -74,7 +76,7 @@ def cluster(folder: Path) -> Iterator[dict[str, str]]:
         for process in reversed(running):
             process.terminate()
         for process in running:
-            process.wait(20)
+            process.wait(120)
 
 
 def install() -> None:
@@ -93,15 +95,9 @@ def install() -> None:
             pytest.skip(f"{command}: {done.stderr.strip()[-300:]}")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def wait_until_idle(environ: dict[str, str], folder: Path) -> None:
     """Wait for the nodes, or skip with what the daemons said."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     states: set[str] = set()
     while time.monotonic() < deadline:
         listed = subprocess.run(["sinfo", "-h", "-N", "-o", "%T"], env=environ, capture_output=True, text=True)

@@ -13,7 +13,7 @@ from tests.trainer.launch.conftest import Command, Start
 from tests.trainer.launch.test_outer_launchers import free_endpoint
 
 pytestmark = pytest.mark.slow
-PATIENCE = {"silence": 4.0, "suspicion": 2.0, "first_call": 60.0}
+PATIENCE = {"silence": 8.0, "suspicion": 4.0, "first_call": 60.0}
 
 
 def a_run(folder: Path, **launch: Any) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def kill(command: Command) -> None:
 
 
 def wait_for(path: Path, text: str, *commands: Command) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not (path.exists() and text in path.read_text()):
         assert time.monotonic() < deadline, f"{text!r} not in {path}: {[each.out + each.err for each in commands]}"
         time.sleep(0.05)
@@ -41,7 +41,7 @@ def wait_for(path: Path, text: str, *commands: Command) -> None:
 def serving(start: Start, run: dict[str, Any], where: str) -> Command:
     """A host that serves the endpoint: of several on one machine it is the one that comes first."""
     command, (host, port) = start(where=where, **run), run["launch"]["endpoint"].split(":")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while socket.socket().connect_ex((host, int(port))):
         assert time.monotonic() < deadline and command.process.poll() is None, command.out + command.err
         time.sleep(0.1)
@@ -63,11 +63,11 @@ def test_a_run_goes_on_while_hosts_are_lost_join_and_leave(start: Start, tmp_pat
     assert f"start {saved} restore latest-if-any" in text  # the one that waited cost no update
     time.sleep(1)
     third.process.terminate()
-    assert third.wait(30) == 75
+    assert third.wait() == 75
     wait_for(log, "hosts 2 then 1: Host 127.0.0.1 leaves", leader)
     assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "running"
     leader.process.terminate()
-    assert leader.wait(30) == 75
+    assert leader.wait() == 75
     assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "preempted"
     assert "Traceback" not in leader.err + third.err and "Restarting" not in leader.out
 
@@ -85,13 +85,13 @@ def test_the_host_where_they_meet_may_be_started_again_and_gone_for_good_it_leav
     time.sleep(1)
     before = log.read_text().count("restore")
     successor = start(where="third", **run)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while log.read_text().count("restore") == before:
         assert time.monotonic() < deadline and other.process.poll() is None, other.out + other.err
         time.sleep(0.1)
     assert "update 2\n" not in log.read_text().rpartition("restore latest-if-any")[2]
     kill(successor)
-    assert other.wait(60) == 75
+    assert other.wait() == 75
     assert "no longer answers: this host waits 20 s for it" in other.out
     assert "run the same command again, with --resume" in other.err and "Traceback" not in other.err
 

@@ -54,7 +54,7 @@ def test_hosts_are_numbered_and_exchange_verdicts():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(240)
     assert said == [[{"from": 0}, {"from": 1}, {"from": 2}]] * 3
 
 

@@ -16,7 +16,7 @@ from benchmarks.comparison import differences, final_state, losses
 from benchmarks.exact_resume_cases import Case
 from benchmarks.runs import lines
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[3]
 SHELL = "".join(re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / "slurm.md").read_text(), re.DOTALL | re.MULTILINE))
 COMMANDS = [line.partition("#")[0].strip() for line in SHELL.splitlines() if not line.endswith("# not run here")]
@@ -45,7 +45,7 @@ class Desk:
         """Run a command with options behind its first word and arguments at its end; what it printed."""
         program, *rest = shlex.split(command)
         words = [program, *shlex.split(options), *rest, *more]
-        done = subprocess.run(words, cwd=self.folder, env=self._environ, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(words, cwd=self.folder, env=self._environ, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
@@ -73,7 +73,7 @@ class Desk:
 
 def until(holds: Callable[[], bool], said: Callable[[], str]) -> None:
     """Wait for a condition; after a while the test fails with what there is to say."""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 300  # Slurm itself may take a minute until it starts a job
     while not holds():
         assert time.monotonic() < deadline, said()
         time.sleep(0.05)

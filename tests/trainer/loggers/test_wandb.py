@@ -52,7 +52,7 @@ def payloads(path: Path) -> Iterator[bytes]:
 
 def records(path: Path) -> list[Any]:
     """The records of a finished run; wandb's own process writes them a moment after `finish` returns."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while True:
         found = [wandb_internal_pb2.Record.FromString(payload) for payload in payloads(path)]
         if of_kind(found, "exit") or time.monotonic() > deadline:

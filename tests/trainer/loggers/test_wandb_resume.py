@@ -123,7 +123,7 @@ def call(server: Server, folder: Path, *command: str) -> None:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     user = {"HOME": str(folder), "WANDB_BASE_URL": server.url, "WANDB_API_KEY": "k" * 40}
     quiet = {"WANDB_ERROR_REPORTING": "false", "WANDB_X_DISABLE_STATS": "true"}
-    subprocess.run(command, cwd=folder, env=ours | user | quiet, check=True, timeout=120)
+    subprocess.run(command, cwd=folder, env=ours | user | quiet, check=True, timeout=300)
 
 
 # The repeated updates 3 and 4 follow those of the first try, under steps of their own.

@@ -58,7 +58,7 @@ ledger(Path({str(tmp_path)!r})).create()
 """])  # fmt: skip
     time.sleep(0.1)
     holder.kill()
-    assert waiter.wait(timeout=30) == 0
+    assert waiter.wait(timeout=300) == 0
     assert len(ledger(tmp_path).trials()) == 1
 
 

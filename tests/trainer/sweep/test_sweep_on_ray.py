@@ -19,7 +19,7 @@ LENGTH = ["run.length=12 updates", "evaluation.every=4 updates"]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_ranks_of_the_trials_run_in_the_cluster(tmp_path: Path) -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
