@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.browsers import arguments, installed
 
+PATIENCE = 240_000  # milliseconds that anything may take on a machine with other work
 _ROWS = """async (rows) => {
     await new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)));
     const told = ({ children }) => [children[1].textContent, children[2].textContent];
@@ -62,7 +63,7 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=arguments())
+        browser = playwright.chromium.launch(executable_path=path, args=arguments(), timeout=PATIENCE)
         yield browser
         browser.close()
 
@@ -75,6 +76,7 @@ def show(browser: Any) -> Iterator[Show]:
     def open_page(place: Path | str, **options: Any) -> Shown:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
         contexts.append(context)
+        context.set_default_timeout(PATIENCE)
         shown = Shown(context.new_page())
         shown.page.on("console", shown.hear)
         shown.page.on("pageerror", lambda error: shown.errors.append(str(error)))
