@@ -1,30 +1,39 @@
 """Whether strategies are interchangeable: the same losses, runs that move between them, and every feature under each.
 
-    python -m benchmarks.strategies [--only moves,features] [--ranks 1,2,4] [--updates 50] [--json FILE]
+    python -m benchmarks.strategies [--only moves,features] [--ranks 1,2,4] [--updates 50] [--folder FOLDER]
+        [--json FILE]
+    python -m benchmarks.strategies --table FILE
 
 `moves`: one decoder trains under every strategy at every number of ranks and is saved halfway; every one of these
 snapshots is restored under every strategy at every number of ranks and trained to the end. Losses are compared with
 those of plain data parallelism on one rank; where nothing moved, bit by bit with the run's own. `features`: what a
-trainer can do beside, under every strategy, against plain data parallelism on as many ranks.
+trainer can do beside, under every strategy on the most ranks, against plain data parallelism on as many; DiLoCo, whose
+two hosts learn what they learn, against itself on hosts of one rank.
+Where the folder holds runs of a call that was interrupted, it goes on after them; what the JSON file holds of the other
+part is kept. `--table` prints the tables of a JSON file, and runs nothing.
 """
 
 import argparse
-import importlib.util
 import json
 import math
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
-from benchmarks.strategy_runs import FEATURES, STRATEGIES, ZERO, Way, refused, spawned, train
+from benchmarks.strategy_runs import APART, FEATURES, STRATEGIES, ZERO, Way, refused, spawned, train, unmeasured
+from benchmarks.strategy_tables import tables
 
 WORLDS = (1, 2, 4)
 TOLERANCE = 1e-5
 COMPARED = ("train/loss", "batch_size", "grad_norm", "noise_scale", "eval/loss", "skipped")
+_TOGETHER = 30  # runs of the same processes: each leaves groups behind
 Log = Mapping[int, Mapping[str, Any]]
+Case = TypeVar("Case")
 
 
 @dataclass(frozen=True)
@@ -48,38 +57,42 @@ class Move:
         return self.apart <= TOLERANCE and self.same_bits is not False
 
 
-def strategies() -> tuple[str, ...]:
-    """All of them; DeepSpeed's where it is installed."""
-    return STRATEGIES if importlib.util.find_spec("deepspeed") is None else STRATEGIES + ZERO
-
-
-def start_runs(rank: int, folder: str, ways: Sequence[Way], updates: int) -> None:
+def start_runs(rank: int, folder: str, ways: Iterable[Way], updates: int) -> None:
     """Train in each of these ways, saving halfway; rank 0 writes what was logged. On the ranks."""
     for way in ways:
-        logged = train(way, f"{folder}/{_file(way)}", save_every=updates // 2, updates=updates)
-        _write(rank, Path(folder) / f"{_file(way)}.json", logged)
+        logged = train(way, f"{folder}/{_name(way)}", save_every=updates // 2, updates=updates)
+        _write(rank, start_log(folder, way), logged)
 
 
-def resume_runs(rank: int, folder: str, moves: Sequence[tuple[Way, Way]], updates: int) -> None:
+def resume_runs(rank: int, folder: str, moves: Iterable[tuple[Way, Way]], updates: int) -> None:
     """Go on from the first way's snapshot in the second way. On the ranks, whose number is that of the second ways."""
     for start, resume in moves:
-        logged = train(resume, f"{folder}/{_file(start)}", resume=updates // 2, updates=updates, save=False)
-        _write(rank, Path(folder) / f"{_file(start)}-{_file(resume)}.json", logged)
+        logged = train(resume, f"{folder}/{_name(start)}", resume=updates // 2, updates=updates, save=False)
+        _write(rank, move_log(folder, start, resume), logged)
 
 
-def feature_runs(rank: int, folder: str, ways: Sequence[Way], features: Iterable[str], updates: int) -> None:
-    """Train in each way with each feature. On the ranks."""
-    for way, feature in product(ways, features):
-        if refused(way.strategy, feature):
-            continue
-        logged = train(way, None, updates=updates, feature=feature)
-        _write(rank, Path(folder) / f"{_file(way)}-{feature.replace(' ', '_')}.json", logged)
+def feature_runs(rank: int, folder: str, cases: Iterable[tuple[Way, str]], updates: int) -> None:
+    """Train in a way with a feature. On the ranks."""
+    for way, feature in cases:
+        _write(rank, feature_log(folder, way, feature), train(way, None, updates=updates, feature=feature))
+
+
+def start_log(folder: Path | str, way: Way) -> Path:
+    return Path(folder) / f"{_name(way)}.json"
+
+
+def move_log(folder: Path | str, start: Way, resume: Way) -> Path:
+    return Path(folder) / f"{_name(start)}-{_name(resume)}.json"
+
+
+def feature_log(folder: Path | str, way: Way, feature: str) -> Path:
+    return Path(folder) / f"{_name(way)}-{feature.replace(' ', '_')}.json"
 
 
 def judge(folder: Path, start: Way, resume: Way, reference: Way) -> Move:
     """How a move went."""
-    went = read(folder / f"{_file(start)}-{_file(resume)}.json")
-    own, expected = (read(folder / f"{_file(way)}.json") for way in (start, reference))
+    went = read(move_log(folder, start, resume))
+    own, expected = (read(start_log(folder, way)) for way in (start, reference))
     same = None if start != resume else all(went[update]["train/loss"] == own[update]["train/loss"] for update in went)
     return Move(str(start), str(resume), apart(went, expected, ["train/loss"]), same)
 
@@ -102,68 +115,79 @@ def read(path: Path) -> Log:
     return {int(update): record for update, record in json.loads(path.read_text()).items()}
 
 
-def _file(way: Way) -> str:
+def _name(way: Way) -> str:
     return f"{way.strategy}-{way.ranks}"
 
 
 def _write(rank: int, path: Path, logged: Log) -> None:
+    """Whole or not at all: what is there is not run again."""
     if rank == 0:
-        path.write_text(json.dumps(logged))
+        begun = path.with_suffix(".begun")
+        begun.write_text(json.dumps(logged))
+        begun.replace(path)
 
 
-def moves(folder: Path, worlds: Sequence[int], updates: int) -> list[Move]:
-    """Every start under every resume."""
-    ways = [Way(strategy, ranks) for ranks in worlds for strategy in strategies()]
-    for ranks in worlds:
-        spawned(ranks, start_runs, str(folder), [way for way in ways if way.ranks == ranks], updates)
-    for ranks in worlds:
-        pairs = [(start, resume) for start in ways for resume in ways if resume.ranks == ranks]
-        spawned(ranks, resume_runs, str(folder), pairs, updates)
-    reference = ways[0]
-    expected = read(folder / f"{_file(reference)}.json")
-    for way in ways:
-        distance = apart(read(folder / f"{_file(way)}.json"), expected, ["train/loss"])
-        print(f"{way!s:24} from the start: {distance:.1e} from {reference}", flush=True)
-    return [judge(folder, start, resume, reference) for start, resume in product(ways, ways)]
+class Campaign:
+    """Runs everything once.
+
+    Args:
+        folder: Where runs and their logs lie. Those whose log is there are over.
+        worlds: Numbers of ranks.
+        updates: Of each run.
+    """
+
+    def __init__(self, folder: Path, worlds: Sequence[int], updates: int) -> None:
+        self._folder, self._worlds, self._updates = folder, worlds, updates
+        self._ways = [Way(strategy, ranks) for ranks in worlds for strategy in (*STRATEGIES, *ZERO)]
+
+    def moves(self) -> dict[str, Any]:
+        """Every start under every resume: how far both are from the reference."""
+        reference = self._ways[0]
+        begun = [way for way in self._ways if not start_log(self._folder, way).exists()]
+        for way in begun:
+            shutil.rmtree(self._folder / _name(way), ignore_errors=True)
+        self._run(start_runs, begun, lambda way: way.ranks)
+        pairs = list(product(self._ways, self._ways))
+        missing = [pair for pair in pairs if not move_log(self._folder, *pair).exists()]
+        self._run(resume_runs, missing, lambda pair: pair[1].ranks)
+        expected = read(start_log(self._folder, reference))
+        logs = {str(way): read(start_log(self._folder, way)) for way in self._ways}
+        return {
+            "updates": self._updates,
+            "starts": {way: apart(log, expected, ["train/loss"]) for way, log in logs.items()},
+            "moves": [asdict(judge(self._folder, *pair, reference)) for pair in pairs],
+        }
+
+    def features(self) -> dict[str, Any]:
+        """By strategy and feature, how far what was logged is from what it is compared with; None where refused."""
+        ranks = max(self._worlds)
+        ways = [Way(strategy, ranks) for strategy in (*STRATEGIES, *ZERO, APART)]
+        cases = [case for case in product(ways, FEATURES) if not refused(case[0].strategy, case[1])]
+        wanted = [*cases, *((_compared_with(way), feature) for way, feature in cases if way.strategy == APART)]
+        missing = [case for case in wanted if not feature_log(self._folder, *case).exists()]
+        self._run(feature_runs, missing, lambda case: case[0].ranks)
+        found: dict[str, dict[str, float | None]] = {way.strategy: dict.fromkeys(FEATURES) for way in ways}
+        for way, feature in cases:
+            logs = [read(feature_log(self._folder, each, feature)) for each in (way, _compared_with(way))]
+            found[way.strategy][feature] = apart(*logs, _keys(way, feature))
+        return {"ranks": ranks, "updates": self._updates, "apart": found}
+
+    def _run(self, what: Callable[..., None], cases: Sequence[Case], ranks_of: Callable[[Case], int]) -> None:
+        for ranks in sorted({ranks_of(case) for case in cases}):
+            mine = [case for case in cases if ranks_of(case) == ranks]
+            for first in range(0, len(mine), _TOGETHER):
+                spawned(ranks, what, str(self._folder), mine[first : first + _TOGETHER], self._updates)
+                done = min(first + _TOGETHER, len(mine))
+                print(f"{what.__name__} on {ranks} ranks: {done} of {len(mine)}", file=sys.stderr, flush=True)
 
 
-def features(folder: Path, ranks: int, updates: int) -> dict[str, dict[str, float | None]]:
-    """By strategy and feature, how far what was logged is from plain data parallelism's; None where it is refused."""
-    ways = [Way(strategy, ranks) for strategy in strategies()]
-    spawned(ranks, feature_runs, str(folder), ways, list(FEATURES), updates)
-    found: dict[str, dict[str, float | None]] = {}
-    for way, feature in product(ways, FEATURES):
-        if refused(way.strategy, feature):
-            found.setdefault(way.strategy, {})[feature] = None
-            continue
-        paths = [folder / f"{_file(each)}-{feature.replace(' ', '_')}.json" for each in (way, ways[0])]
-        found.setdefault(way.strategy, {})[feature] = apart(*map(read, paths))
-    return found
+def _compared_with(way: Way) -> Way:
+    return Way(APART, 2) if way.strategy == APART else Way("ddp", way.ranks)
 
 
-def table_of_moves(found: Sequence[Move]) -> str:
-    """Rows are how runs were saved, columns how they went on."""
-    ways = list(dict.fromkeys(move.start for move in found))
-    cells = {(move.start, move.resume): move for move in found}
-    lines = [f"| saved by | {' | '.join(ways)} |", f"|---|{'---|' * len(ways)}"]
-    for start in ways:
-        row = [cells[start, resume] for resume in ways]
-        lines.append(f"| {start} | {' | '.join('bits' if move.same_bits else f'{move.apart:.0e}' for move in row)} |")
-    return "\n".join(lines)
-
-
-def table_of_features(found: Mapping[str, Mapping[str, float | None]]) -> str:
-    """Rows are features, columns strategies."""
-    lines = [f"| | {' | '.join(found)} |", f"|---|{'---|' * len(found)}"]
-    told = {feature: [_told(each[feature]) for each in found.values()] for feature in FEATURES}
-    lines += [f"| {feature} | {' | '.join(row)} |" for feature, row in told.items()]
-    return "\n".join(lines)
-
-
-def _told(apart: float | None) -> str:
-    if apart is None:
-        return "refused"
-    return "not measured" if math.isinf(apart) else f"{apart:.0e}"
+def _keys(way: Way, feature: str) -> list[str]:
+    """What both log."""
+    return [key for key in COMPARED if key != "noise_scale" or not unmeasured(way.strategy, feature)]
 
 
 def main() -> None:
@@ -171,20 +195,23 @@ def main() -> None:
     parser.add_argument("--only", default="moves,features")
     parser.add_argument("--ranks", default=",".join(map(str, WORLDS)))
     parser.add_argument("--updates", type=int, default=50)
+    parser.add_argument("--folder", type=Path, help="keep the runs here, and go on after those that are there")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--table", type=Path, help="print the tables of a JSON file, and run nothing")
     options = parser.parse_args()
-    worlds, results = [int(each) for each in options.ranks.split(",")], {}
-    with tempfile.TemporaryDirectory() as folder:
-        if "moves" in options.only:
-            found = moves(Path(folder), worlds, options.updates)
-            results["moves"] = [vars(move) for move in found]
-            print(table_of_moves(found))
-            print(f"{sum(move.holds for move in found)} of {len(found)} hold")
-        if "features" in options.only:
-            results["features"] = features(Path(folder), max(worlds), options.updates)
-            print(table_of_features(results["features"]))
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
+    if options.table:
+        print(tables(json.loads(options.table.read_text())))
+        return
+    results = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
+    with TemporaryDirectory() as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        campaign = Campaign(folder, [int(each) for each in options.ranks.split(",")], options.updates)
+        for part in options.only.split(","):
+            results[part] = {"moves": campaign.moves, "features": campaign.features}[part]()
+            if options.json:
+                options.json.write_text(json.dumps(results, indent=1) + "\n")
+    print(tables(results))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from gradwire.comm import AllReduce, Topology
 from gradwire.schedulers import Duration, Plan, Schedule
 from gradwire.schedulers.batch import LinearWarmup
 from gradwire.trainer import Settings, Trainer
+from gradwire.trainer.adapters import LoRA
 from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.data import Pair
 from gradwire.trainer.lamb import LAMB
@@ -26,11 +27,12 @@ from gradwire.trainer.lars import LARS
 from gradwire.trainer.losses import NextToken
 from gradwire.trainer.models import Decoder
 from gradwire.trainer.recovery import put_back, restore
-from gradwire.trainer.strategies import DataParallel, DeepSpeed, FullySharded, Strategy
+from gradwire.trainer.strategies import DataParallel, DeepSpeed, DiLoCo, FullySharded, Strategy
 
 CONTEXT = 16
 STRATEGIES = ("ddp", "fsdp", "hsdp", "tensor_parallel")
 ZERO = ("deepspeed_1", "deepspeed_2", "deepspeed_3")  # by stage
+APART = "diloco"  # two hosts that train by themselves, whose losses are therefore their own
 CPU = torch.device("cpu")
 
 
@@ -89,8 +91,10 @@ def strategy_of(way: Way) -> Strategy:
     """The strategy on these ranks, two of which make a host or split layers where it has such; a collective."""
     if way.strategy.startswith("deepspeed"):
         return _deepspeed(way.strategy)
-    hosts = 2 if way.strategy == "hsdp" and way.ranks > 1 else 1
+    hosts = 2 if way.strategy in ("hsdp", APART) and way.ranks > 1 else 1
     all_reduce = AllReduce(Topology(local=way.ranks // hosts, node=hosts))
+    if way.strategy == APART:
+        return DiLoCo(all_reduce, CPU, every=4)
     if way.strategy == "ddp":
         return DataParallel(AllReduce(), CPU)
     tensor = 2 if way.strategy == "tensor_parallel" and way.ranks > 1 else 1
@@ -115,27 +119,34 @@ class Feature:
         schedule: Of the batch size.
         poisoned: Update whose loss is NaN on the first rank.
         optimizer: What makes the optimizer.
+        rank: Of a LoRA that is trained in the model's stead.
+        overrides: How a configuration asks for it.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     schedule: Schedule | None = None
     poisoned: int | None = None
     optimizer: Callable[..., Optimizer] = torch.optim.AdamW
+    rank: int | None = None
+    overrides: tuple[str, ...] = ()
 
 
 FEATURES: Mapping[str, Feature] = MappingProxyType(
     {
         "plain": Feature(),
-        "accumulation": Feature({"micro": 1}),
-        "batch warm-up": Feature(schedule=LinearWarmup("10 updates")),
-        "noise scale": Feature({"noise_scale_every": Duration(2, "updates"), "micro": 1}),
-        "clipping": Feature({"clip": 0.05}),
-        "moving average": Feature({"ema": 0.8, "evaluate_every": Duration(5, "updates")}),
-        "non-finite skip": Feature({"non_finite": "skip"}, poisoned=7),
-        "LARS": Feature(optimizer=partial(LARS, trust_coefficient=0.02)),
-        "LAMB": Feature(optimizer=LAMB),
-        "bf16": Feature({"precision": "bf16"}),
-        "fp16": Feature({"precision": "fp16"}),
+        "accumulation": Feature({"micro": 1}, overrides=("batch.micro=1",)),
+        "batch warm-up": Feature(schedule=LinearWarmup("10 updates"), overrides=("batch=linear_warmup",)),
+        "noise scale": Feature(
+            {"noise_scale_every": Duration(2, "updates"), "micro": 1}, overrides=("noise_scale.every=2 updates",)
+        ),
+        "clipping": Feature({"clip": 0.05}, overrides=("clip=0.05",)),
+        "moving average": Feature({"ema": 0.8, "evaluate_every": Duration(5, "updates")}, overrides=("ema=0.8",)),
+        "non-finite skip": Feature({"non_finite": "skip"}, poisoned=7, overrides=("non_finite=skip",)),
+        "LARS": Feature(optimizer=partial(LARS, trust_coefficient=0.02), overrides=("optimizer=lars",)),
+        "LAMB": Feature(optimizer=LAMB, overrides=("optimizer=lamb",)),
+        "bf16": Feature({"precision": "bf16"}, overrides=("precision=bf16",)),
+        "fp16": Feature({"precision": "fp16"}, overrides=("precision=fp16",)),
+        "LoRA": Feature(rank=4, overrides=("adapter=lora",)),
     }
 )
 SEVERAL = "several"  # of those at once
@@ -154,8 +165,15 @@ _SEVERAL = Feature(
 
 
 def refused(strategy: str, feature: str) -> bool:
-    """Whether a strategy says at its start that it cannot do that."""
-    return strategy in ZERO and feature in ("LARS", "LAMB")
+    """Whether a run with that feature is refused before it starts."""
+    whole_parameters = strategy in ZERO and feature in ("LARS", "LAMB")
+    of_each_host = strategy == APART and feature in ("moving average", "fp16")
+    return whole_parameters or of_each_host or (strategy, feature) == ("tensor_parallel", "LoRA")
+
+
+def unmeasured(strategy: str, feature: str) -> bool:
+    """Whether training goes on but what the feature measures is not."""
+    return feature == "noise scale" and strategy in ("tensor_parallel", APART)
 
 
 class Poisonable(NextToken):
@@ -174,22 +192,29 @@ class Poisonable(NextToken):
         return -1
 
 
+def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
+    return [each for each in model.parameters() if each.requires_grad]
+
+
 def trainer_of(
     way: Way, store: Checkpointer | None = None, updates: int = 50, feature: str = "plain", **settings: Any
 ) -> tuple[Trainer, Losses]:
     """A trainer, and what it will have logged. A collective."""
     losses, strategy = Losses(), strategy_of(way)
     chosen = _SEVERAL if feature == SEVERAL else FEATURES[feature]
-    loss = Poisonable(strategy, chosen.poisoned)
+    loss, model = Poisonable(strategy, chosen.poisoned), decoder()
+    if chosen.rank is not None:
+        LoRA(chosen.rank).apply(model)
     trainer = Trainer(
-        decoder(),
+        model,
         Pair(Sequences(), Sequences(64)),
-        lambda model: chosen.optimizer(model.parameters(), lr=1.0),
+        lambda model: chosen.optimizer(trained_parameters(model), lr=1.0),
         Plan(
             lr=3e-3,
             batch=8 if chosen.schedule is None else 8 * chosen.schedule,
             run_length=f"{updates} updates",
             context=CONTEXT,
+            granule=4 if way.strategy == APART else 1,  # so that hosts have the same shares on any number of ranks
         ),
         loss=loss,
         strategy=strategy,

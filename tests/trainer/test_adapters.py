@@ -34,6 +34,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "llama": lambda: HFCausalLM("llama", LLAMA),
     "gpt2": lambda: HFCausalLM("gpt2", GPT2),
 }
+IN_BF16 = ["strategy=deepspeed", "precision=bf16", "strategy.config.bf16={enabled: true}", "launch.device=cpu"]
 IDS = torch.arange(12)[None]
 
 
@@ -145,6 +146,7 @@ def test_without_peft_it_is_said_what_to_install() -> None:
         (["adapter=lora", "adapter.rnk=3"], "adapter.rnk", "no such key"),
         (["adapter=dora", "adapter.rank=0"], "adapter.rank", "at least 1"),
         (["adapter=lora", "strategy=tensor_parallel", "model.kv_heads=1"], "strategy.tensor", "are not split"),
+        ([*IN_BF16, "adapter=lora"], "strategy.config.bf16.enabled", "an exported adapter would fit no base"),
     ],
 )
 def test_mistakes_are_found_before_the_run(overrides: list[str], key: str, message: str) -> None:

@@ -64,7 +64,7 @@ def undrivable(config: Node, world_size: int, gpus: int) -> Iterator[Fault]:
         return
     from gradwire.trainer.errors import StrategyError
     from gradwire.trainer.strategies.deepspeed_engine import NOT_INSTALLED, misspelt
-    from gradwire.trainer.strategies.deepspeed_settings import contradictions, read, stage_of, undriven
+    from gradwire.trainer.strategies.deepspeed_settings import contradictions, read, stage_of, undriven, value_of
 
     try:
         settings = read(strategy.get("config"))
@@ -83,6 +83,9 @@ def undrivable(config: Node, world_size: int, gpus: int) -> Iterator[Fault]:
             yield Fault(f"strategy.config.{key}", message)
     if stage := stage_of(settings):
         yield from _partitioned(config, stage, gpus)
+        if config.get("adapter") is not None and value_of(settings, "bf16.enabled") is True:
+            message = "frozen weights would be kept and saved in bfloat16, and an exported adapter would fit no base"
+            yield Fault("strategy.config.bf16.enabled", f"{message}: leave it out; precision=bf16 is autocast then")
 
 
 def _partitioned(config: Node, stage: int, gpus: int) -> Iterator[Fault]:

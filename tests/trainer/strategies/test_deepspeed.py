@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.strategies import TOLERANCE, apart, feature_runs, judge, read, resume_runs, start_runs
+from benchmarks.strategies import (
+    TOLERANCE,
+    apart,
+    feature_log,
+    feature_runs,
+    judge,
+    read,
+    resume_runs,
+    start_log,
+    start_runs,
+)
 from benchmarks.strategy_overhead import measure
 from benchmarks.strategy_runs import CPU, SEVERAL, ZERO, Way, decoder, spawned, strategy_of
 from gradwire.comm import AllReduce, Topology
@@ -19,6 +29,7 @@ from gradwire.comm.codecs import Int8
 from gradwire.trainer.errors import StrategyError
 from gradwire.trainer.lamb import LAMB
 from gradwire.trainer.strategies import DeepSpeed
+from tests.trainer.strategies.documented import train_documented
 from tests.trainer.strategies.test_sharded_journal import BROKEN as BROKEN_AT
 from tests.trainer.strategies.test_sharded_journal import SAVED, break_and_resume
 
@@ -42,7 +53,11 @@ MOVES = [
     (Way("deepspeed_2_offload", 2), Way("deepspeed_3", 1)),
     (Way("deepspeed_3", 2), Way("ddp", 1)),
 ]
-FEATURED = [*((strategy, SEVERAL) for strategy in ZERO), ("deepspeed_3", "bf16"), ("deepspeed_2", "fp16")]
+FEATURED = [
+    *((strategy, feature) for strategy in ZERO for feature in (SEVERAL, "LoRA")),
+    ("deepspeed_3", "bf16"),
+    ("deepspeed_2", "fp16"),
+]
 BROKEN = [Way("deepspeed_3", 2)]
 TIMED = ("fsdp", "deepspeed_2")
 LOW = [("deepspeed_1_bf16", "bf16"), ("deepspeed_3_bf16", "bf16")]
@@ -53,8 +68,9 @@ def runs_of(rank: int, folder: str, starts: Sequence[Way], moves: Sequence[tuple
     start_runs(rank, folder, starts, UPDATES)
     resume_runs(rank, folder, moves, UPDATES)
     if features:
-        for strategy, feature in (*(("ddp", each) for each in (SEVERAL, "bf16", "fp16")), *FEATURED, *LOW):
-            feature_runs(rank, folder, [Way(strategy, 2)], [feature], UPDATES)
+        plain = [("ddp", each) for each in (SEVERAL, "LoRA", "bf16", "fp16")]
+        cases = [(Way(strategy, 2), feature) for strategy, feature in (*plain, *FEATURED, *LOW)]
+        feature_runs(rank, folder, cases, UPDATES)
         broken = Path(folder) / "broken"
         broken.mkdir(exist_ok=True)
         break_and_resume(rank, str(broken), BROKEN)
@@ -62,6 +78,7 @@ def runs_of(rank: int, folder: str, starts: Sequence[Way], moves: Sequence[tuple
             check_weights_that_are_put_in(Way(strategy, 2))
         for strategy in TIMED:
             measure(rank, f"{folder}/{strategy}-seconds.json", strategy, "tiny", rounds=2, block=1)
+        train_documented(rank, folder, "deepspeed")
         if rank == 0:
             (Path(folder) / "refusals.json").write_text(json.dumps(refusals()))
 
@@ -117,7 +134,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_losses_are_those_of_plain_data_parallelism(runs: Path, way: Way) -> None:
-    logs = [read(runs / f"{each.strategy}-{each.ranks}.json") for each in (way, REFERENCE)]
+    logs = [read(start_log(runs, each)) for each in (way, REFERENCE)]
     assert sorted(logs[0]) == list(range(1, UPDATES + 1))
     assert logs[0][UPDATES]["train/loss"] < logs[0][1]["train/loss"] - 0.05
     assert apart(logs[0], logs[1], ["train/loss", "grad_norm"]) < TOLERANCE
@@ -132,8 +149,8 @@ def test_a_run_moves_to_and_from_other_strategies(runs: Path, start: Way, resume
 
 @pytest.mark.parametrize(("strategy", "feature"), FEATURED)
 def test_features_work_at_every_stage(runs: Path, strategy: str, feature: str) -> None:
-    logs = [read(runs / f"{each}-2-{feature}.json") for each in (strategy, "ddp")]
-    assert apart(*logs) < (2e-5 if feature == SEVERAL else 1e-2), json.dumps(logs[0][UPDATES])
+    logs = [read(feature_log(runs, Way(each, 2), feature)) for each in (strategy, "ddp")]
+    assert apart(*logs) < (1e-2 if feature in ("bf16", "fp16") else 2e-5), json.dumps(logs[0][UPDATES])
     if feature == SEVERAL:
         assert logs[0][UPDATES]["skipped"] == 1
         assert logs[0][UPDATES]["noise_scale"] > 0
@@ -148,7 +165,7 @@ def test_a_broken_run_is_replayed_from_its_journal_in_the_same_bits(runs: Path, 
 
 @pytest.mark.parametrize(("strategy", "feature"), LOW)
 def test_weights_may_lie_in_bfloat16(runs: Path, strategy: str, feature: str) -> None:
-    logs = [read(runs / f"{each}-2-{feature}.json") for each in (strategy, "ddp")]
+    logs = [read(feature_log(runs, Way(each, 2), feature)) for each in (strategy, "ddp")]
     assert 0 < apart(*logs, ["train/loss"]) < 2e-2
 
 

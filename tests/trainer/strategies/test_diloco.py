@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tests.trainer.strategies.diloco_problem import (
     reference,
     trainer_of,
 )
+from tests.trainer.strategies.documented import train_documented
 
 TWO_HOSTS = Topology(node=2)
 TWO_BY_TWO = Topology(local=2, node=2)
@@ -242,3 +244,7 @@ def _refused(rank: int) -> None:
 
 def test_what_a_trainer_cannot_do_apart_is_refused(ranks: Callable[..., None]) -> None:
     ranks(2, _refused)
+
+
+def test_the_commands_of_the_page_train(ranks: Callable[..., None], tmp_path: Path) -> None:
+    ranks(4, train_documented, str(tmp_path), "diloco", "comm.topology={local: 2, node: 2}")
