@@ -1,6 +1,6 @@
 """What a rank that dies or stalls does to the others: an error with a name in time, or a hang.
 
-    python -m benchmarks.comm_failures [--json results.json] [--cases 50] [--seed 0] [--phase codec]
+    python -m benchmarks.comm_failures [--json results.json] [--cases 50] [--seed 0] [--phase codec] [--margin 2]
 
 Every case is a job of its own: processes joined by gloo make the same calls, and one of them is planted a signal that
 strikes it in a given phase. Each other one must raise CollectiveError that names axis, rank and round (under the
@@ -27,7 +27,6 @@ from benchmarks.comm_failure_cases import PHASES, SIGNALS, Case, draw
 from benchmarks.comm_failure_ranks import TIMEOUT, live
 from benchmarks.processes import free_port
 
-MARGIN = 2.0  # what a busy machine may add to the time-out
 PATIENCE = 40.0  # seconds after which a rank hangs
 ATTEMPTS = 5
 
@@ -50,7 +49,7 @@ class Outcome:
         return self.named and self.in_time and not any(self.exits)
 
 
-def run(case: Case) -> Outcome:
+def run(case: Case, margin: float) -> Outcome:
     """Play one case; afterwards all its processes are gone."""
     port = free_port()
     pipes = [os.pipe() for _ in range(case.ranks)]
@@ -67,7 +66,7 @@ def run(case: Case) -> Outcome:
         for pipe in pipes:
             os.close(pipe[0])
             os.close(pipe[1])
-    return _judged(case, struck, answers, exits)
+    return _judged(case, margin, struck, answers, exits)
 
 
 def _serve(port: int) -> None:
@@ -114,7 +113,9 @@ def _end(number: int) -> None:
         pass
 
 
-def _judged(case: Case, struck: float, answers: list[dict[str, Any]], exits: list[int | None]) -> Outcome:
+def _judged(
+    case: Case, margin: float, struck: float, answers: list[dict[str, Any]], exits: list[int | None]
+) -> Outcome:
     """What the survivors' answers come to; `struck` is when the blow fell, NaN where it never did."""
     errors = [answer.get("error") for answer in answers]
     seconds = [answer["at"] - struck if "at" in answer else None for answer in answers]
@@ -125,7 +126,7 @@ def _judged(case: Case, struck: float, answers: list[dict[str, Any]], exits: lis
         exits,
         struck=not math.isnan(struck),
         named=all(answer.get("class") == "CollectiveError" and _names(case, answer["error"]) for answer in answers),
-        in_time=all(each is not None and each < TIMEOUT + MARGIN for each in seconds),
+        in_time=all(each is not None and each < TIMEOUT + margin for each in seconds),
         blamed=sum(bool(re.search(rf"\brank {case.victim}\b", error or "")) for error in errors),
     )
 
@@ -157,10 +158,10 @@ def table(outcomes: list[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def _until_struck(case: Case) -> Outcome:
+def _until_struck(case: Case, margin: float) -> Outcome:
     """Again where the machine was too busy to come as far as the blow within the time-out."""
     for _ in range(ATTEMPTS):
-        outcome = run(case)
+        outcome = run(case, margin)
         if outcome.struck:
             break
     return outcome
@@ -172,10 +173,13 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--phase", choices=PHASES, action="append")
+    parser.add_argument(
+        "--margin", type=float, default=2.0, help="seconds that a busy machine may add to the time-out of 3"
+    )
     options = parser.parse_args()
     outcomes = []
     for case in draw(options.cases, options.seed, tuple(options.phase or PHASES)):
-        outcomes.append(_until_struck(case))
+        outcomes.append(_until_struck(case, options.margin))
         if not outcomes[-1].good:
             print(outcomes[-1], file=sys.stderr)
     print(table(outcomes))
