@@ -3,6 +3,8 @@
 Shapes: B sequences, K key/value heads, T new tokens, S allocated ones, E head width.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -68,15 +70,27 @@ class Static(Cache):
         self._padding_B[: len(source_B)] = self._padding_B[source_B]
         self.rows *= times
 
-    def filled(self, tokens: int) -> Tensor:
-        """Numbers of the slots that are filled when so many more tokens have come.
+    @property
+    def tokens(self) -> int:
+        """Tokens so far, padding included."""
+        return int(self._end)
+
+    def check_room(self, tokens: int) -> None:
+        """Refuse so many more tokens if there is no room for them.
 
         Raises:
-            CacheFullError: there is no room for them.
+            CacheFullError: there is none.
         """
-        end = int(self._end) + tokens
+        end = self.tokens + tokens
         if end > self.length:
             raise CacheFullError(f"{end} tokens, where the cache was allocated for {self.length} of each sequence")
+
+    def filled(self, tokens: int) -> Tensor:
+        """Numbers of the slots that are filled when so many more tokens have come, for which there is room."""
+        end = self.tokens + tokens
+        known: Any = torch._check  # what a compiler cannot see
+        known(end >= 1)
+        known(end <= self.length)
         return self.slots_S[:end]
 
     def begin(self, tokens: int) -> None:
