@@ -10,8 +10,8 @@ from omegaconf import OmegaConf
 pytestmark = pytest.mark.slow
 
 
-def gone(processes, seconds=10.0):
-    _, alive = psutil.wait_procs(processes, timeout=seconds)
+def gone(processes):
+    _, alive = psutil.wait_procs(processes, timeout=300)
     return not alive
 
 
@@ -53,8 +53,8 @@ def excepted(starting):
     command = starting(plan={"1:2": "raise"}, launch={"restarts": 3})
     command.wait_for("update 0")
     workers = command.workers()
-    assert command.wait(30) == 1
-    assert gone(workers, 1)
+    assert command.wait() == 1
+    assert gone(workers)
     return command
 
 
@@ -79,8 +79,8 @@ def test_a_rank_that_ignores_a_failure_is_killed(start):
     command = start(plan={"0:2": "raise", "1:2": "deaf"})
     command.wait_for("acting raise")
     workers = command.workers()
-    assert command.wait(30) == 1
-    assert gone(workers, 1)
+    assert command.wait() == 1
+    assert gone(workers)
 
 
 def test_a_damaged_checkpoint_ends_with_3(start):
@@ -122,8 +122,8 @@ def test_a_second_interrupt_stops_now(start):
     time.sleep(1)
     assert command.process.poll() is None
     command.process.send_signal(signal.SIGINT)
-    assert command.wait(30) == 1
-    assert gone(workers, 1)
+    assert command.wait() == 1
+    assert gone(workers)
     assert "SIGINT came twice" in command.err
 
 
@@ -131,7 +131,7 @@ def test_who_does_not_save_within_the_grace_period_is_killed(start):
     command = start(updates=1000, pause=0.05, plan={"1:4": "deaf"}, launch={"grace": "1 second"})
     command.wait_for("update 3")
     command.process.send_signal(signal.SIGTERM)
-    assert command.wait(20) == 1
+    assert command.wait() == 1
     assert "launch.grace (1 s) is over" in command.err
 
 
@@ -139,17 +139,17 @@ def test_a_signal_before_any_worker_runs_ends_with_75(start):
     command = start(launch={"hosts": 2, "endpoint": "127.0.0.1:1"})
     time.sleep(4)  # it waits for the other host
     command.process.send_signal(signal.SIGTERM)
-    assert command.wait(20) in (75, -signal.SIGTERM)
+    assert command.wait() in (75, -signal.SIGTERM)
 
 
 def test_a_signal_to_every_process_while_the_workers_start_ends_with_75(start):
     command = start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while len(command.workers()) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     for process in (command.process, *command.workers()):  # as Slurm does
         process.send_signal(signal.SIGTERM)
-    assert command.wait(20) == 75
+    assert command.wait() == 75
 
 
 def test_workers_die_with_a_controller_that_is_killed(start):
@@ -171,12 +171,12 @@ def test_a_killed_rank_is_restarted_from_the_newest_checkpoint(start):
 
 def test_a_killed_rank_without_restarts_ends_with_1(start):
     command = start(plan={"1:3": "kill"})
-    assert command.wait(60) == 1
+    assert command.wait() == 1
     assert "rank 1 was killed by SIGKILL" in command.err and "Connection" not in command.err
 
 
 def test_a_stopped_rank_is_named_by_the_watchdog(start):
-    command = start(plan={"1:2": "stop"}, launch={"watchdog": "3 seconds"})
+    command = start(plan={"1:2": "stop"}, launch={"watchdog": "6 seconds"})
     assert command.wait() == 1
     assert "rank 1 hangs: it does not respond at all" in command.err
     assert "rank 0 is in forward of update 2" in command.err
@@ -184,27 +184,27 @@ def test_a_stopped_rank_is_named_by_the_watchdog(start):
 
 
 def test_rank_0_stopped_is_named_by_another_rank(start):
-    command = start(plan={"0:2": "stop"}, launch={"watchdog": "3 seconds"})
+    command = start(plan={"0:2": "stop"}, launch={"watchdog": "6 seconds"})
     assert command.wait() == 1
     assert "rank 0 hangs: it does not respond at all" in command.err
 
 
 def test_a_rank_in_an_endless_loop_is_named_with_its_stack(start):
-    command = start(plan={"1:2": "spin"}, launch={"watchdog": "3 seconds"})
+    command = start(plan={"1:2": "spin"}, launch={"watchdog": "6 seconds"})
     assert command.wait() == 1
     assert "rank 1 hangs in forward of update 2" in command.err
     assert "in spin_forever" in command.err and "rank 0 hangs" not in command.err
 
 
 def test_a_rank_stuck_in_native_code_is_named_with_its_stack(start):
-    command = start(plan={"1:2": "hold the interpreter"}, launch={"watchdog": "3 seconds"})
+    command = start(plan={"1:2": "hold the interpreter"}, launch={"watchdog": "6 seconds"})
     assert command.wait() == 1
     assert "rank 1 hangs: native code holds its interpreter" in command.err
     assert "in act" in command.err
 
 
 def test_slow_progress_is_no_stall(start):
-    command = start(updates=3, pause=1.5, launch={"watchdog": "2 seconds"})
+    command = start(updates=4, pause=1.5, launch={"watchdog": "5 seconds"})
     assert command.wait() == 0
 
 
