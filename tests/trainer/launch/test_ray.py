@@ -22,15 +22,15 @@ from gradwire.trainer.launch import ray_cluster
 from gradwire.trainer.launch.job import Job
 from gradwire.trainer.launch.ray_cluster import Room, room
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[3]
 SHELL = "".join(re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / "ray.md").read_text(), re.DOTALL | re.MULTILINE))
 COMMANDS = [line.partition("#")[0].strip() for line in SHELL.splitlines() if not line.endswith("# not run here")]
 RUNNING, LOCAL = COMMANDS
 SMALL = [
     *(each for each in Case("decoder", "fp32", 2, 1, "SIGTERM").overrides() if not each.startswith("launch.processes")),
-    "run.length=150 updates",
-    "evaluation.every=75 updates",
+    "run.length=300 updates",  # which take far longer than Ray takes to give a node up
+    "evaluation.every=150 updates",
 ]
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -59,6 +59,15 @@ def processes(what: str) -> list[psutil.Process]:
     return found
 
 
+def await_agents(count: int) -> list[psutil.Process]:
+    """The agents, once there are so many: Ray ends those of earlier commands in its own time."""
+    deadline = time.monotonic() + 240
+    while len(found := processes("ray::HostAgent")) != count:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found
+
+
 def documented(command: str, *overrides: str, **environ: str) -> subprocess.Popen[str]:
     """Start a command of the guide."""
     program, *words = shlex.split(command)
@@ -68,7 +77,7 @@ def documented(command: str, *overrides: str, **environ: str) -> subprocess.Pope
 
 
 def wait_for(update: int, folder: Path, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240
     while not any(line["update"] >= update for line in lines(folder)):
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
         time.sleep(0.01)
@@ -77,7 +86,7 @@ def wait_for(update: int, folder: Path, process: subprocess.Popen[str]) -> None:
 def test_a_cluster_of_its_own_takes_the_command_and_goes_with_it(tmp_path):
     output = finish(documented(LOCAL, f"run.dir={tmp_path / 'run'}", *SMALL, "run.length=6 updates"))
     assert "(done)" in output and "update 6/6" in output
-    assert processes("ray::HostAgent") == []
+    await_agents(0)
 
 
 def on(cluster, **more):
@@ -88,14 +97,14 @@ def test_a_signal_to_the_command_lets_all_hosts_save_and_ends_with_75(cluster, s
     command = start(launch=on(cluster), updates=1000, pause=0.05, env=QUIET)
     command.wait_for("update 2")
     command.process.terminate()
-    assert command.wait(60) == 75
+    assert command.wait() == 75
     assert command.status["exit_code"] == 75 and "stopped" in command.log(0) and "stopped" in command.log(1)
     assert f"gradwire resume runs/{command.run_dir.name}" in command.out
 
 
 def test_an_exception_ends_the_run_with_1_and_is_shown_once(cluster, start):
     command = start(launch=on(cluster, restarts=2), plan={"1:2": "raise"}, env=QUIET)
-    assert command.wait(60) == 1
+    assert command.wait() == 1
     assert command.err.count("ZeroDivisionError: planted") == 1 and "rank 1 failed" in command.err
     assert command.status["status"] == "failed" and "Restarting" not in command.out
 
@@ -103,16 +112,16 @@ def test_an_exception_ends_the_run_with_1_and_is_shown_once(cluster, start):
 def test_agents_and_ranks_go_with_the_command(cluster, start):
     command = start(launch=on(cluster), updates=1000, pause=0.05, env=QUIET)
     command.wait_for("update 2")
-    ours = processes("ray::HostAgent") + ranks_below(os.getpid())
+    ours = await_agents(2) + ranks_below(os.getpid())
     assert len(ours) == 4
     command.process.kill()
-    _, alive = psutil.wait_procs(ours, timeout=30)
+    _, alive = psutil.wait_procs(ours, timeout=300)
     assert alive == []
 
 
 def test_a_cluster_that_does_not_answer_is_a_mistake(start):
     command = start(launch={"engine": "ray", "address": "127.0.0.1:1", "hosts": 1}, env=QUIET)
-    assert command.wait(60) == 2
+    assert command.wait() == 2
     assert "launch.address=127.0.0.1:1: no Ray cluster answers there" in command.err
 
 
@@ -122,7 +131,7 @@ def test_a_killed_rank_and_a_lost_node_are_replaced_and_the_run_ends_in_the_same
     options = ["launch.processes=1", f"run.dir={folder}", *SMALL]
     process = documented(RUNNING, *options, RAY_ADDRESS=cluster.address)
     wait_for(20, folder, process)
-    assert len(processes("ray::HostAgent")) == 2
+    await_agents(2)
     ranks_below(os.getpid())[0].send_signal(signal.SIGKILL)
     wait_for(60, folder, process)
     cluster.remove_node(cluster.list_all_nodes()[-1])  # its agent goes with it, and both hosts fit on the other node
