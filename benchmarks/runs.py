@@ -26,7 +26,11 @@ def train(folder: Path, overrides: list[str]) -> subprocess.Popen[str]:
 
 def finish(process: subprocess.Popen[str], expected: int = 0) -> str:
     """Wait for the end of a run; its output."""
-    output, _ = process.communicate(timeout=300)
+    try:
+        output, _ = process.communicate(timeout=500)
+    except subprocess.TimeoutExpired:
+        process.kill()  # what runs on would hold up what comes next
+        raise
     if process.returncode != expected:
         raise RuntimeError(f"exit code {process.returncode} where {expected} was expected:\n{output}")
     return output
