@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import checkpoint_kills
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -35,3 +37,10 @@ def test_the_journals_bytes_and_times_are_measured(tmp_path: Path) -> None:
     assert all(len(stretch["seconds"]) == 2 for stretch in found["stretches"])
     assert 0.5 < found["entry"] / found["parameters"] < 1.1
     assert found["less_than_plain"] > 0.9 and found["interval"] > 1000
+
+
+def test_the_guide_has_the_table_of_the_killed_runs() -> None:
+    guide = (ROOT / "docs" / "benchmarks.md").read_text()
+    lives = checkpoint_kills.read(ROOT / "benchmarks" / "results" / "checkpoint_kills.json")
+    assert sum(len(life.kills) for life in lives) > 200
+    assert all(row in guide for row in checkpoint_kills.table(lives).splitlines())
