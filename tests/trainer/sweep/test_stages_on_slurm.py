@@ -32,7 +32,7 @@ echo $!
 for word; do case $word in --name=*) name=${word#*=};; --jobs=*) job=${word#*=};; esac; done
 for file in "$JOBS"/*; do
   number=${file##*/}
-  grep -qs "^State:\s*[^Z]" "/proc/$number/status" || continue  # an ended one that nobody has asked for is none
+  grep -qs "^State:.[^Z]" "/proc/$number/status" || continue  # an ended one that nobody has asked for is none
   if [ "$number" = "$job" ]; then echo RUNNING; elif [ "$(cat "$file")" = "${name%%,*}" ]; then echo "$number"; fi
 done
 """,
