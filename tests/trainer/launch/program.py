@@ -22,6 +22,7 @@ from gradwire.trainer.launch.errors import LaunchError, StoppedBeforeStart
 from gradwire.trainer.launch.job import Job
 from gradwire.trainer.launch.rendezvous import Meeting
 from gradwire.trainer.launch.start import start
+from gradwire.trainer.sweep import files
 from gradwire.trainer.worker import main
 
 
@@ -47,7 +48,7 @@ def body(config: dict, context: WorkerContext) -> int:
         flag = torch.tensor([int(context.stop.requested)])
         dist.all_reduce(flag, group=context.control)
         if context.rank == 0:
-            saved.write_text(json.dumps({"update": update + 1}))
+            files.write(saved, json.dumps({"update": update + 1}))  # whole, though the rank be killed meanwhile
             context.saved()
         if flag.item() > 0:
             note(context, f"stopped {update + 1}")

@@ -75,7 +75,7 @@ def test_a_run_goes_on_while_hosts_are_lost_join_and_leave(start: Start, tmp_pat
 def test_the_host_where_they_meet_may_be_started_again_and_gone_for_good_it_leaves_a_run_to_resume(
     start: Start, tmp_path: Path
 ) -> None:
-    run, log = a_run(tmp_path, restarts=1, wait="20 seconds"), tmp_path / "run" / "logs" / "rank-1.log"
+    run, log = a_run(tmp_path, restarts=1, wait="45 seconds"), tmp_path / "run" / "logs" / "rank-1.log"
     leader, other = serving(start, run, "first"), start(where="second", **run)
     wait_for(log, "update 3\n", leader, other)
     (worker,) = other.workers()
@@ -92,7 +92,7 @@ def test_the_host_where_they_meet_may_be_started_again_and_gone_for_good_it_leav
     assert "update 2\n" not in log.read_text().rpartition("restore latest-if-any")[2]
     kill(successor)
     assert other.wait() == 75
-    assert "no longer answers: this host waits 20 s for it" in other.out
+    assert "no longer answers: this host waits 45 s for it" in other.out
     assert "run the same command again, with --resume" in other.err and "Traceback" not in other.err
 
 

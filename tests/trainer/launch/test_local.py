@@ -98,7 +98,7 @@ def test_a_crash_in_native_code_shows_the_stack_from_the_log(start):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_the_ranks_save_and_ends_with_75(start, number):
-    command = start(updates=1000, pause=0.05)
+    command = start(updates=10_000, pause=0.05)
     command.wait_for("update 2")
     command.process.send_signal(number)
     assert command.wait() == 75
@@ -108,14 +108,14 @@ def test_a_signal_lets_the_ranks_save_and_ends_with_75(start, number):
 
 
 def test_a_signal_to_one_worker_stops_all_of_them_with_75(start):
-    command = start(updates=1000, pause=0.05)
+    command = start(updates=10_000, pause=0.05)
     command.wait_for("update 2")
     command.workers()[1].send_signal(signal.SIGTERM)
     assert command.wait() == 75
 
 
 def test_a_second_interrupt_stops_now(start):
-    command = start(updates=1000, pause=0.05, plan={"1:4": "deaf"}, launch={"restarts": 1})
+    command = start(updates=10_000, pause=0.05, plan={"1:4": "deaf"}, launch={"restarts": 1})
     command.wait_for("update 3")
     workers = command.workers()
     command.process.send_signal(signal.SIGINT)
@@ -128,7 +128,7 @@ def test_a_second_interrupt_stops_now(start):
 
 
 def test_who_does_not_save_within_the_grace_period_is_killed(start):
-    command = start(updates=1000, pause=0.05, plan={"1:4": "deaf"}, launch={"grace": "1 second"})
+    command = start(updates=10_000, pause=0.05, plan={"1:4": "deaf"}, launch={"grace": "1 second"})
     command.wait_for("update 3")
     command.process.send_signal(signal.SIGTERM)
     assert command.wait() == 1
@@ -153,7 +153,7 @@ def test_a_signal_to_every_process_while_the_workers_start_ends_with_75(start):
 
 
 def test_workers_die_with_a_controller_that_is_killed(start):
-    command = start(updates=1000, pause=0.05)
+    command = start(updates=10_000, pause=0.05)
     command.wait_for("update 2")
     workers = command.workers()
     assert len(workers) == 2
@@ -204,12 +204,12 @@ def test_a_rank_stuck_in_native_code_is_named_with_its_stack(start):
 
 
 def test_slow_progress_is_no_stall(start):
-    command = start(updates=4, pause=1.5, launch={"watchdog": "5 seconds"})
+    command = start(updates=7, pause=1.5, launch={"watchdog": "9 seconds"})
     assert command.wait() == 0
 
 
 def test_a_run_in_use_is_refused(start):
-    first = start(updates=1000, pause=0.05, run={"name": "test", "dir": "same"})
+    first = start(updates=10_000, pause=0.05, run={"name": "test", "dir": "same"})
     first.wait_for("update 1")
     second = start(run={"name": "test", "dir": "same"})
     assert second.wait() == 2

@@ -52,7 +52,7 @@ def test_under_torchrun_a_mistake_is_said_once(start):
 
 
 def test_the_directory_records_75_under_torchrun(start):
-    command = start(outer=TORCHRUN, updates=1000, pause=0.05)
+    command = start(outer=TORCHRUN, updates=10_000, pause=0.05)
     command.wait_for("update 2")
     command.process.terminate()
     assert command.wait() != 0
@@ -83,7 +83,7 @@ def test_a_rank_killed_on_one_host_is_restarted_on_both(start):
 
 
 def test_a_signal_to_one_host_stops_both_with_75(start):
-    commands = two_hosts(start, updates=1000, pause=0.05)
+    commands = two_hosts(start, updates=10_000, pause=0.05)
     while not any("update 2" in command.out for command in commands):
         assert all(command.process.poll() is None for command in commands)
         time.sleep(0.1)
@@ -92,7 +92,7 @@ def test_a_signal_to_one_host_stops_both_with_75(start):
 
 
 def test_a_host_that_is_gone_ends_the_others_with_1_and_is_named(start):
-    commands = two_hosts(start, updates=1000, pause=0.05, patience=4.0)
+    commands = two_hosts(start, updates=10_000, pause=0.05, patience=10.0)
     while not any("update 2" in command.out for command in commands):
         assert all(command.process.poll() is None for command in commands)
         time.sleep(0.1)
@@ -103,7 +103,7 @@ def test_a_host_that_is_gone_ends_the_others_with_1_and_is_named(start):
 
 
 def test_the_serving_host_gone_ends_the_others_with_1(start):
-    commands = two_hosts(start, updates=1000, pause=0.05)
+    commands = two_hosts(start, updates=10_000, pause=0.05)
     while not any("update 2" in command.out for command in commands):
         assert all(command.process.poll() is None for command in commands)
         time.sleep(0.1)
@@ -116,7 +116,7 @@ def test_the_serving_host_gone_ends_the_others_with_1(start):
 def test_hosts_go_on_in_a_folder_that_all_of_them_see_and_nobody_else_may_meanwhile(start, tmp_path):
     shared = {"run": {"name": "test", "dir": str(tmp_path / "run")}, "again": True}
     assert [command.wait() for command in two_hosts(start, updates=3, **shared)] == [0, 0]
-    commands = two_hosts(start, updates=1000, pause=0.05, **shared)
+    commands = two_hosts(start, updates=10_000, pause=0.05, **shared)
     log, status = tmp_path / "run" / "logs" / "rank-1.log", tmp_path / "run" / "status.json"
     while "update 5" not in log.read_text():
         assert all(command.process.poll() is None for command in commands)

@@ -94,7 +94,7 @@ def on(cluster, **more):
 
 
 def test_a_signal_to_the_command_lets_all_hosts_save_and_ends_with_75(cluster, start):
-    command = start(launch=on(cluster), updates=1000, pause=0.05, env=QUIET)
+    command = start(launch=on(cluster), updates=10_000, pause=0.05, env=QUIET)
     command.wait_for("update 2")
     command.process.terminate()
     assert command.wait() == 75
@@ -110,7 +110,7 @@ def test_an_exception_ends_the_run_with_1_and_is_shown_once(cluster, start):
 
 
 def test_agents_and_ranks_go_with_the_command(cluster, start):
-    command = start(launch=on(cluster), updates=1000, pause=0.05, env=QUIET)
+    command = start(launch=on(cluster), updates=10_000, pause=0.05, env=QUIET)
     command.wait_for("update 2")
     ours = await_agents(2) + ranks_below(os.getpid())
     assert len(ours) == 4

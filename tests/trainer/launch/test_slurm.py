@@ -42,7 +42,7 @@ def test_a_deaf_rank_under_srun_does_not_keep_the_run_alive(start, slurm):
 )
 def test_scancel_with_a_signal_preempts_the_ranks(start, slurm, layout, processes):
     outer = ("srun", *layout, "-Jstop", sys.executable)
-    command = start(outer=outer, env=slurm, updates=1000, pause=0.05, launch={"processes": processes})
+    command = start(outer=outer, env=slurm, updates=10_000, pause=0.05, launch={"processes": processes})
     command.wait_for("update 2")
     subprocess.run(["scancel", "--signal=TERM", "--name=stop"], env=os.environ | slurm, check=True)
     assert command.wait() == 75
