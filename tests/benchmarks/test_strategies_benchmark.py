@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import strategies
 from benchmarks.strategies import TOLERANCE, WORLDS, Campaign, feature_log, move_log, start_log
-from benchmarks.strategy_runs import APART, FEATURES, STRATEGIES, ZERO, Way
-from benchmarks.strategy_tables import tables, tables_of_moves
+from benchmarks.strategy_runs import APART, FEATURES, STRATEGIES, ZERO, Way, refused
+from benchmarks.strategy_tables import table_of_features, tables, tables_of_moves
 
 ROOT = Path(__file__).parents[2]
 RESULTS = json.loads((ROOT / "benchmarks" / "results" / "strategies.json").read_text())
@@ -20,6 +20,7 @@ WAYS = [Way(strategy, ranks) for ranks in WORLDS for strategy in (*STRATEGIES, *
 def test_the_tables_of_the_guide_are_those_of_the_campaign() -> None:
     guide = (ROOT / "docs" / "strategies.md").read_text()
     assert tables_of_moves(RESULTS["moves"]) in guide
+    assert table_of_features(RESULTS["features"]) in guide
 
 
 def test_every_start_and_every_move_gave_the_same_losses() -> None:
@@ -31,6 +32,15 @@ def test_every_start_and_every_move_gave_the_same_losses() -> None:
     assert list(moves) == [(str(start), str(resume)) for start, resume in product(WAYS, WAYS)]
     assert max(move["apart"] for move in moves.values()) <= TOLERANCE
     assert all(move["same_bits"] is (True if start == resume else None) for (start, resume), move in moves.items())
+
+
+def test_every_feature_gave_what_it_gives_elsewhere_or_was_refused() -> None:
+    for strategy, found in RESULTS["features"]["apart"].items():
+        assert list(found) == list(FEATURES)
+        for feature, value in found.items():
+            most = 1e-2 if feature in ("bf16", "fp16") else 1e-4
+            assert (value is None) == refused(strategy, feature)
+            assert value is None or value <= most, (strategy, feature)
 
 
 def logs(folder: Path, losses: dict[Path, float]) -> None:
