@@ -2,12 +2,12 @@
 
 import multiprocessing
 import re
-import secrets
-import socket
-from pathlib import Path
 
 import psutil
 
+from gradwire.trainer.launch.ports import free_port
+
+__all__ = ["FORKED", "free_port", "ranks_below"]
 # New processes that need not import torch. Their environ is that of the first of them.
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(["torch._dynamo", "gradwire.trainer.body"])
@@ -23,25 +23,3 @@ def ranks_below(pid: int) -> list[psutil.Process]:
         except psutil.Error:  # it ended meanwhile
             continue
     return found
-
-
-def free_port() -> int:
-    """A TCP port on which nobody listens, for a process that will.
-
-    The kernel hands it out neither to those who ask for any port, who could have it before that process does, nor to
-    clients: one that tries a port of the kernel's range again and again on its own machine can be connected to itself.
-    """
-    lowest, highest = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    ports = [port for port in range(20_000, 65_536) if not lowest <= port <= highest]
-    while not _is_free(port := secrets.choice(ports)):  # not `random`, which tests seed alike
-        pass
-    return port
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True

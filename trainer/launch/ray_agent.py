@@ -2,7 +2,6 @@
 
 import os
 import queue
-import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from gradwire.trainer.launch.environment import cores
+from gradwire.trainer.launch.ports import free_port
 
 Line = tuple[str, str]  # "out" or "err", and the text
 _HOST = (sys.executable, "-m", "gradwire.trainer.launch.host")
@@ -47,11 +47,8 @@ class HostAgent:
         """Where this agent is."""
         import ray
 
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            port = int(probe.getsockname()[1])
         node = str(ray.get_runtime_context().get_node_id())
-        return Spot(node, str(ray.util.get_node_ip_address()), port, cores())
+        return Spot(node, str(ray.util.get_node_ip_address()), free_port(), cores())
 
     def start(self, order: str, folder: str, threads: str) -> None:
         """Start the controller.
