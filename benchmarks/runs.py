@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
+from benchmarks.processes import end_all
 
 GRADWIRE = [str(Path(sys.executable).parent / "gradwire")]
 _SAVED = "checkpoint/update"  # what a line of metrics.jsonl has once a snapshot is durable
@@ -58,10 +58,7 @@ def interrupt(process: subprocess.Popen[str], folder: Path, update: int, how: st
         process.send_signal(signal.SIGTERM)
         finish(process, expected=75)
         return
-    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    for member in family:
-        member.kill()
-    psutil.wait_procs(family, timeout=240)
+    end_all(process.pid)
     process.communicate()
 
 

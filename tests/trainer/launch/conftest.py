@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks.processes import ranks_below
+from benchmarks.processes import end_all, ranks_below
 from tests.trainer.launch import slurm_cluster
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -54,15 +53,18 @@ class Command:
     def wait(self, seconds: float = 300) -> int:
         return self.process.wait(seconds)
 
-    def wait_for(self, text: str, seconds: float = 240) -> None:
-        """Wait until the screen shows a text."""
+    def wait_for(self, text: str, rank: int | None = None, seconds: float = 240) -> None:
+        """Wait until the screen shows a text, or the log of a rank has it."""
         deadline = time.monotonic() + seconds
-        while text not in self.out:
-            assert time.monotonic() < deadline and self.process.poll() is None, f"{text!r} not in {self.out}{self.err}"
+        while True:
+            ended = self.process.poll() is not None  # before the look: what it shows last is there then
+            if text in (self.out if rank is None else self.log(rank)):
+                return
+            assert time.monotonic() < deadline and not ended, f"{text!r} not in {self.out}{self.err}"
             time.sleep(0.05)
 
     def workers(self) -> list[psutil.Process]:
-        return ranks_below(self.process.pid)
+        return ranks_below(self.process.pid) if self.process.poll() is None else []
 
     @property
     def run_dir(self) -> Path:
@@ -80,12 +82,8 @@ class Command:
     def end(self) -> None:
         """Leave nothing behind, whatever the test did."""
         if self.process.poll() is None:
-            children = psutil.Process(self.process.pid).children(recursive=True)
-            self.process.kill()
+            end_all(self.process.pid)
             self.process.wait()
-            for child in children:
-                if child.is_running():
-                    child.send_signal(signal.SIGKILL)
         self._out.close()
         self._err.close()
 

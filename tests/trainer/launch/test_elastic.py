@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from benchmarks.processes import end_all
 from tests.trainer.launch.conftest import Command, Start
 from tests.trainer.launch.test_outer_launchers import free_endpoint
 
@@ -25,9 +25,7 @@ def a_run(folder: Path, **launch: Any) -> dict[str, Any]:
 
 def kill(command: Command) -> None:
     """End a host with all its processes at once."""
-    family = [psutil.Process(command.process.pid), *psutil.Process(command.process.pid).children(recursive=True)]
-    for member in family:
-        member.kill()
+    end_all(command.process.pid)
     command.process.wait()
 
 

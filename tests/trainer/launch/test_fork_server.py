@@ -1,5 +1,6 @@
 """A real server, and programs that it becomes."""
 
+import ctypes
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import psutil
 import pytest
 
 from gradwire.trainer.launch.errors import LaunchError
-from gradwire.trainer.launch.fork_server import Child, ForkServer
+from gradwire.trainer.launch.fork_server import _PR_SET_CHILD_SUBREAPER, Child, ForkServer
 
 PROGRAM = """
 import json, os, signal, sys, time
@@ -32,6 +33,13 @@ elif act == "raise":
 elif act != "return":
     sys.exit(int(act))
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def adopts_no_orphans_afterwards() -> Iterator[None]:
+    """What other tests leave behind does not come to the process of the tests, which would not ask how it ended."""
+    yield
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
 @pytest.fixture(scope="module")
