@@ -64,9 +64,9 @@ def serve(here: Place, prepare: Callable[[], Job], body: Body | None = None) -> 
         body: What to run with the configuration and the context; the trainer by default.
     """
     faulthandler.enable()
-    _call_this(f"gradwire-{here.rank}")
     stop = StopRequest()
     stop.install()
+    _call_this(f"gradwire-{here.rank}")
     logging.getLogger("torch.distributed").setLevel(logging.ERROR)
     _leave(_Rank(here, stop).run(prepare, body or _train))
 
