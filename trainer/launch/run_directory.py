@@ -106,7 +106,7 @@ def write_config(directory: Path, config: Mapping[str, Any], overrides: Sequence
         if path.read_text() == text:
             return
         kept = next(name for n in range(1, 10**6) if not (name := directory / f"config-{n}.yaml").exists())
-        path.rename(kept)
+        _write(kept, path.read_text())  # a copy: a run that is killed here is not without its configuration
     _write(path, text)
     with (directory / OVERRIDES).open("a") as file:
         file.writelines(f"{override}\n" for override in overrides)
