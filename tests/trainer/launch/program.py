@@ -19,6 +19,7 @@ from gradwire.trainer.launch import meeting
 from gradwire.trainer.launch.context import WorkerContext
 from gradwire.trainer.launch.elastic import Patience
 from gradwire.trainer.launch.errors import LaunchError, StoppedBeforeStart
+from gradwire.trainer.launch.failure import published
 from gradwire.trainer.launch.job import Job
 from gradwire.trainer.launch.rendezvous import Meeting
 from gradwire.trainer.launch.start import start
@@ -45,11 +46,11 @@ def body(config: dict, context: WorkerContext) -> int:
         total = torch.ones(1)
         dist.all_reduce(total)
         assert total.item() == context.world_size
-        flag = torch.tensor([int(context.stop.requested)])
-        dist.all_reduce(flag, group=context.control)
         if context.rank == 0:
             files.write(saved, json.dumps({"update": update + 1}))  # whole, though the rank be killed meanwhile
             context.saved()
+        flag = torch.tensor([int(context.stop.requested)])
+        dist.all_reduce(flag, group=context.control)  # nobody gets on before it is saved
         if flag.item() > 0:
             note(context, f"stopped {update + 1}")
             return 75
@@ -70,8 +71,8 @@ def act(action: str | None, context: WorkerContext) -> None:
     note(context, f"acting {action} pid {os.getpid()}")
     if action == "raise":
         raise ZeroDivisionError("planted in " + "this rank")
-    if action == "sleep then raise":
-        time.sleep(0.3)
+    if action == "raise after another":
+        assert published(context.store, wait=240) is not None
         raise ZeroDivisionError("planted")
     if action == "checkpoint":
         raise type("DamagedCheckpoint", (RuntimeError,), {"exit_code": 3})("update 7 is damaged")
@@ -87,6 +88,9 @@ def act(action: str | None, context: WorkerContext) -> None:
         ctypes.PyDLL(None).sleep(600)
     if action == "deaf":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        while not context.stop.requested:
+            time.sleep(0.01)
+        note(context, "heard it and stays")
         time.sleep(600)
 
 

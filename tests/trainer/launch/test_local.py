@@ -7,6 +7,8 @@ import psutil
 import pytest
 from omegaconf import OmegaConf
 
+from benchmarks.processes import free_port
+
 pytestmark = pytest.mark.slow
 
 
@@ -69,7 +71,7 @@ def test_an_exception_is_not_restarted(excepted):
 
 
 def test_the_earliest_of_two_exceptions_is_shown(start):
-    command = start(plan={"0:2": "sleep then raise", "1:2": "raise"})
+    command = start(plan={"0:2": "raise after another", "1:2": "raise"})
     assert command.wait() == 1
     assert "rank 1 failed" in command.err and "rank 0 failed" not in command.err
     assert "ZeroDivisionError" in command.log(0)
@@ -119,7 +121,7 @@ def test_a_second_interrupt_stops_now(start):
     command.wait_for("update 3")
     workers = command.workers()
     command.process.send_signal(signal.SIGINT)
-    time.sleep(1)
+    command.wait_for("heard it and stays", rank=1)  # two that come at once are one
     assert command.process.poll() is None
     command.process.send_signal(signal.SIGINT)
     assert command.wait() == 1
@@ -136,14 +138,14 @@ def test_who_does_not_save_within_the_grace_period_is_killed(start):
 
 
 def test_a_signal_before_any_worker_runs_ends_with_75(start):
-    command = start(launch={"hosts": 2, "endpoint": "127.0.0.1:1"})
+    command = start(launch={"hosts": 2, "endpoint": f"127.0.0.1:{free_port()}"})
     time.sleep(4)  # it waits for the other host
     command.process.send_signal(signal.SIGTERM)
     assert command.wait() in (75, -signal.SIGTERM)
 
 
 def test_a_signal_to_every_process_while_the_workers_start_ends_with_75(start):
-    command = start()
+    command = start(updates=10_000, pause=0.05)
     deadline = time.monotonic() + 240
     while len(command.workers()) < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
