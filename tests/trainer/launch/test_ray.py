@@ -76,9 +76,12 @@ def documented(command: str, *overrides: str, **environ: str) -> subprocess.Pope
     return subprocess.Popen(arguments, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def wait_for(update: int, folder: Path, process: subprocess.Popen[str]) -> None:
+def wait_for(update: int, folder: Path, process: subprocess.Popen[str], starts: int = 1) -> None:
+    """Wait until a run that was started so many times has logged an update."""
     deadline = time.monotonic() + 240
-    while not any(line["update"] >= update for line in lines(folder)):
+    while [line["event"] for line in lines(folder, "starts.jsonl")].count("start") < starts or not any(
+        line["update"] >= update for line in lines(folder)
+    ):
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
         time.sleep(0.01)
 
@@ -133,7 +136,7 @@ def test_a_killed_rank_and_a_lost_node_are_replaced_and_the_run_ends_in_the_same
     wait_for(20, folder, process)
     await_agents(2)
     ranks_below(os.getpid())[0].send_signal(signal.SIGKILL)
-    wait_for(60, folder, process)
+    wait_for(60, folder, process, starts=2)
     cluster.remove_node(cluster.list_all_nodes()[-1])  # its agent goes with it, and both hosts fit on the other node
     output = finish(process)
     assert "was killed by SIGKILL" in output and re.search(r"^Host \d .* was lost", output, re.MULTILINE)

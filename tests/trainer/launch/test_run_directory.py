@@ -94,7 +94,7 @@ from pathlib import Path
 from gradwire.trainer.launch.claim import hold
 hold(Path({str(directory)!r}))
 print(1, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
         other.stdout.readline()

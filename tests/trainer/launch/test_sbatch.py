@@ -30,7 +30,7 @@ FAKE = """#!/bin/bash
 trap 'exit 75' TERM
 touch "started-$SLURM_RESTART_COUNT"
 [[ -n $SLURM_RESTART_COUNT ]] && exit 0
-for each in {1..300}; do sleep 0.1; done
+for each in {1..3000}; do sleep 0.1; done
 """
 
 
@@ -108,7 +108,7 @@ def test_an_agent_on_each_node_and_a_rank_in_each_task_give_the_same_bits(desk, 
 def test_a_preempted_job_is_requeued_and_ends_in_the_same_bits(desk, undisturbed):
     job = desk.submit(*SMALL, options="--ntasks-per-node=2 --overcommit")
     run = desk.folder / "runs" / "first"
-    until(lambda: lines(run)[-1:] != [] and lines(run)[-1]["update"] >= 20, lambda: desk.output(job))
+    until(lambda: lines(run)[-1:] != [] and lines(run)[-1]["update"] >= 5, lambda: desk.output(job))
     desk.call(PREEMPT.replace("JOBID", job))
     desk.wait(job, "PENDING")
     assert json.loads((run / "status.json").read_text())["exit_code"] == 75

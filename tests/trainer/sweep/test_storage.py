@@ -47,7 +47,7 @@ def test_a_lock_goes_with_the_process_that_held_it(tmp_path: Path) -> None:
 import fcntl, os, sys, time
 fcntl.flock(os.open({str(tmp_path / f".{JOURNAL}.lock")!r}, os.O_RDWR), fcntl.LOCK_EX)
 print("held", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
     holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
