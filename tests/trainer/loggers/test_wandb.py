@@ -36,13 +36,15 @@ def run(
 
 
 def payloads(path: Path) -> Iterator[bytes]:
-    """The entries of a LevelDB log: blocks of 32 KiB, pieces with a header of checksum, length and kind."""
+    """The whole entries of a LevelDB log: blocks of 32 KiB, pieces with a header of checksum, length and kind."""
     content, at, entry = path.read_bytes(), 7, b""
     while at + 7 <= len(content):
         if (left := 32_768 - at % 32_768) < 7:
             at += left
             continue
         _, length, kind = struct.unpack_from("<IHB", content, at)
+        if at + 7 + length > len(content):  # it is being written
+            return
         entry += content[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):  # a whole entry, or an entry's last piece

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.runs import lines
 from gradwire.trainer.config import compose, validate
 
 ROOT = Path(__file__).parents[3]
@@ -52,12 +53,11 @@ def call(folder: Path, command: str, *more: str) -> str:
 
 
 def updates(run: Path) -> list[int]:
-    path = run / "metrics.jsonl"
-    return [json.loads(line)["update"] for line in path.read_text().splitlines()] if path.exists() else []
+    return [line["update"] for line in lines(run)]
 
 
 def last(run: Path) -> dict[str, float]:
-    return dict(json.loads((run / "metrics.jsonl").read_text().splitlines()[-1]))
+    return lines(run)[-1]
 
 
 @pytest.mark.slow
