@@ -174,7 +174,7 @@ def test_a_sweep_in_which_every_trial_failed_has_failed(tmp_path: Path) -> None:
 
 
 def test_a_metric_that_no_evaluation_has_fails_the_trial_at_its_first(tmp_path: Path) -> None:
-    sweep = toy.definition(tmp_path, "x=0.5,0.6", "+pace=choice(0.2)", sampler=GRID, objective="eval/los", failures=0)
+    sweep = toy.definition(tmp_path, "x=0.5,0.6", "+hold=choice(1)", sampler=GRID, objective="eval/los", failures=0)
     with pytest.raises(TooManyFailuresError, match=r"never reported eval/los, .*its runs report eval/loss, memory"):
         toy.control(sweep)
     (trial,) = toy.ledger_of(sweep).trials()

@@ -143,7 +143,7 @@ def trial(overrides: dict[str, str]) -> int:
     """One run."""
     run_dir, stop = Path(overrides["run.dir"].strip("'")), list[int]()
     signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
-    release = hold(run_dir)
+    release = hold(run_dir, 60)  # another controller's may still be on its way out
     (run_dir / "config.yaml").touch()
     update = saved(run_dir)
     _say(run_dir, "running")
