@@ -123,7 +123,7 @@ def test_a_terminal_shows_a_bar(tmp_path: Path) -> None:
     )
     os.close(terminal)
     screen = b""
-    while select.select([controller], [], [], 60)[0]:
+    while select.select([controller], [], [], 300)[0]:
         try:
             part = os.read(controller, 4096)
         except OSError:  # the terminal's other end is closed
