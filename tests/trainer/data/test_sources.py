@@ -68,7 +68,8 @@ def _make_once(folder: str, results: "multiprocessing.Queue[str]") -> None:
 
     def make(path: Path) -> None:
         results.put("made")
-        path.write_text("whole")
+        path.with_suffix(".part").write_text("whole")
+        path.with_suffix(".part").replace(path)
 
     results.put(cached("entry", Path.exists, make).read_text())
 
