@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gradwire.checkpoint import Checkpointer
+from gradwire.checkpoint.snapshot import read_part
 from gradwire.checkpoint.store import Store
 from tests.checkpoint.states import state_at
 
@@ -58,6 +59,18 @@ def save(url: str, updates: range, losses: dict[int, float] | None = None, keep_
 def objects(url: str) -> set[str]:
     store = Store.open(url)
     return {name for folder in ("parts", "packs", "commits", "tags") for name in store.list(folder)}
+
+
+def newest_objects(folder: Path) -> dict[str, Path]:
+    """The commit, the part and the pack that only the newest snapshot has, by the folder that each is in.
+
+    Not by their times: those of two quick saves are the same where the kernel's clock has not moved between them.
+    """
+    store, commits = Store.open(str(folder)), Checkpointer(str(folder)).commits()
+    (part,) = commits[-1].parts
+    older = {pack.name for each in commits[:-1] for ref in each.parts for pack in read_part(store, ref).packs}
+    (pack,) = [pack for pack in read_part(store, part).packs if pack.name not in older]
+    return {"commits": folder / commits[-1].name, "parts": folder / part.name, "packs": folder / pack.name}
 
 
 def corrupt(url: str, name: str, data: bytes = b"rotten") -> None:

@@ -19,6 +19,7 @@ from gradwire.checkpoint import (
 )
 from gradwire.checkpoint.commit import seal
 from gradwire.trainer.host_memory import resident_peak
+from tests.checkpoint.places import newest_objects
 from tests.checkpoint.states import same_state, state_at
 
 
@@ -193,7 +194,7 @@ def test_the_newest_whole_one_is_used_and_the_damaged_one_named(
 
 def test_a_damaged_pack_is_healed_when_the_same_state_is_saved_again(tmp_path: Path) -> None:
     save(Checkpointer(str(tmp_path)), 1, 2)
-    newest = max((tmp_path / "packs").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    newest = newest_objects(tmp_path)["packs"]
     newest.write_bytes(bytes(newest.stat().st_size))
     resumed = Checkpointer(str(tmp_path))
     assert resumed.restore()[1].update == 1

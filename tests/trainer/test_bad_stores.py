@@ -17,7 +17,7 @@ from gradwire.checkpoint import (
     load_weights,
 )
 from gradwire.trainer.launch.failure import exit_code_of
-from tests.checkpoint.places import s3_endpoint, save  # noqa: F401
+from tests.checkpoint.places import newest_objects, s3_endpoint, save  # noqa: F401
 from tests.checkpoint.states import same_state, state_at
 from tests.trainer.commands import Done, gradwire
 
@@ -42,10 +42,6 @@ def store(tmp_path: Path) -> Path:
     """A store with the updates 1 and 2."""
     save(str(tmp_path / "store"), range(1, 3))
     return tmp_path / "store"
-
-
-def newest(store: Path, kind: str) -> Path:
-    return max((store / kind).iterdir(), key=lambda path: path.stat().st_mtime_ns)
 
 
 def cut(path: Path) -> None:
@@ -80,7 +76,7 @@ def rewrite(path: Path, key: str, value: object) -> None:
 def test_every_command_that_meets_damage_names_it_and_returns_3(
     store: Path, tmp_path: Path, kind: str, harm: Callable[[Path], None], message: str, unaffected: set[str]
 ) -> None:
-    damaged = newest(store, kind)
+    damaged = newest_objects(store)[kind]
     harm(damaged)
     for command, done in reading(str(store), 2, tmp_path).items():
         assert command != "fsck" or "with --repair removes what cannot be restored" in done.stdout
@@ -99,7 +95,7 @@ def test_every_command_that_meets_damage_names_it_and_returns_3(
 
 
 def test_a_format_of_the_future_is_refused_by_every_command_and_nothing_is_removed(store: Path, tmp_path: Path) -> None:
-    rewrite(newest(store, "commits"), "format", 999)
+    rewrite(newest_objects(store)["commits"], "format", 999)
     before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
     commands = {
         **reading(str(store), 2, tmp_path),
@@ -182,7 +178,7 @@ def guarded(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def _ask_who(endpoint: str, after: str) -> None:
     """Let the server check signatures and policies after so many requests."""
     headers = {"Content-Type": "text/plain"}
-    urlopen(Request(f"{endpoint}/moto-api/reset-auth", after.encode(), headers), timeout=10).close()
+    urlopen(Request(f"{endpoint}/moto-api/reset-auth", after.encode(), headers), timeout=240).close()
 
 
 def test_wrong_credentials_are_told_and_the_store_never_counts_as_empty(guarded: str) -> None:

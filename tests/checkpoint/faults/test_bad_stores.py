@@ -23,6 +23,7 @@ from gradwire.checkpoint import (
     UnsupportedFormat,
 )
 from gradwire.checkpoint.store import Store
+from tests.checkpoint.places import newest_objects
 from tests.checkpoint.states import same_state, state_at
 
 
@@ -34,10 +35,6 @@ def store(tmp_path: Path) -> Path:
     for update in (1, 2):
         with_two.save(state_at(update), {"updates": update})
     return folder
-
-
-def newest(store: Path, kind: str) -> Path:
-    return max((store / kind).iterdir(), key=lambda path: path.stat().st_mtime_ns)
 
 
 def cut(path: Path) -> None:
@@ -58,7 +55,7 @@ def cut(path: Path) -> None:
 def test_damage_is_named_and_the_snapshot_before_is_restored(
     store: Path, kind: str, harm: Callable[[Path], None], error: type[DamagedCheckpoint], message: str
 ) -> None:
-    harm(newest(store, kind))
+    harm(newest_objects(store)[kind])
     with pytest.raises(DamagedCheckpoint, match=message) as raised:
         Checkpointer(str(store)).restore(2)
     assert kind == "commits" or "Restore another update; `gradwire checkpoint fsck" in str(raised.value)
@@ -79,7 +76,7 @@ def test_a_store_without_a_whole_snapshot_is_damaged_and_not_empty(store: Path) 
 
 
 def test_a_future_format_asks_for_a_newer_version(store: Path) -> None:
-    path = newest(store, "commits")
+    path = newest_objects(store)["commits"]
     document = json.loads(path.read_bytes().split(b"\n")[0])
     document["format"] = 999
     line = json.dumps(document).encode()
