@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.netlab import Netlab
 from benchmarks.netlab_ranks import Ranks
+from tests.ranks import PATIENCE
 
 
 def _install_iproute2() -> str | None:
@@ -50,7 +51,7 @@ def lab_ranks(netlab: type[Netlab]) -> Iterator[Callable[..., list[Any]]]:
             key = (hosts, ranks_per_host)
             if key not in pools or not pools[key].alive:
                 lab = stack.enter_context(netlab(hosts))
-                pools[key] = stack.enter_context(lab.ranks(ranks_per_host))
+                pools[key] = stack.enter_context(lab.ranks(ranks_per_host, timeout=PATIENCE))
             return pools[key](function, *arguments)
 
         yield call
