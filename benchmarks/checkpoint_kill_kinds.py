@@ -131,7 +131,7 @@ def s3_server() -> Iterator[None]:
 
 
 def _make_bucket() -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while True:
         try:
             _filesystem().mkdir("runs")

@@ -20,7 +20,7 @@ def test_survivors_of_dead_and_stopped_ranks_name_what_failed_in_time_and_exit(t
     command += ["--margin", "30"]  # what they are to do before they are taken to hang
     command += [word for phase in phases for word in ("--phase", phase)]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=560, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     outcomes = json.loads(answer.read_text())
     assert [outcome["case"]["phase"] for outcome in outcomes] == [phase for phase in phases for _ in range(2)]
