@@ -21,7 +21,7 @@ if __name__ == "__main__":
 
 from benchmarks.comparison import TOLERANCE, differences, disagreements, final_state, losses
 from benchmarks.exact_resume_cases import MOVED_UPDATES, UPDATES, Case, Move, all_cases
-from benchmarks.runs import finish, interrupt, resume, train
+from benchmarks.runs import finish, resume, train, train_until
 
 
 class Campaign:
@@ -56,14 +56,14 @@ class Campaign:
 
     def _resumed(self, case: Case, folder: Path, update: int) -> list[str]:
         reference = self.undisturbed(case)
-        interrupt(train(folder, case.overrides()), folder, update, case.how, saved=case.how == "SIGKILL")
+        train_until(folder, case.overrides(), update, case.how, saved=case.how == "SIGKILL")
         resume(folder)
         found = differences(final_state(reference), final_state(folder))
         return found + (differences(losses(reference), losses(folder)) if losses(reference) != losses(folder) else [])
 
     def _moved(self, case: Move, folder: Path, update: int) -> list[str]:
         reference = self.undisturbed(case)
-        interrupt(train(folder, case.overrides()), folder, update, "SIGTERM")
+        train_until(folder, case.overrides(), update, "SIGTERM")
         resume(folder, f"launch.processes={case.after}", f"batch.micro={-(-24 // case.after)}")
         return disagreements(reference, folder)
 

@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.processes import end_all
 
 GRADWIRE = [str(Path(sys.executable).parent / "gradwire")]
+_HELD = Path(__file__).with_name("held")  # a folder for PYTHONPATH
 _SAVED = "checkpoint/update"  # what a line of metrics.jsonl has once a snapshot is durable
 
 
@@ -19,9 +20,26 @@ def environment() -> dict[str, str]:
     return os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
+def held(update: int, *, saved: bool = False) -> dict[str, str]:
+    """The environment of a run that `interrupt` strikes at an update, with the same arguments.
+
+    Should the blow be late, the run waits for it when it has written one line more than `interrupt` waits for: it is
+    not over by then. Only its first start does, not one that follows a restart.
+    """
+    path = [str(_HELD), *filter(None, [os.environ.get("PYTHONPATH")])]
+    after = json.dumps([update, _SAVED if saved else None])
+    return environment() | {"PYTHONPATH": os.pathsep.join(path), "HELD_AFTER": after}
+
+
 def train(folder: Path, overrides: list[str]) -> subprocess.Popen[str]:
     """Start `gradwire train` in the background."""
     return _start("train", f"run.dir={folder}", *overrides)
+
+
+def train_until(folder: Path, overrides: list[str], update: int, how: str, *, saved: bool = False) -> None:
+    """`gradwire train`, interrupted at an update as `interrupt` says."""
+    process = _start("train", f"run.dir={folder}", *overrides, environ=held(update, saved=saved))
+    interrupt(process, folder, update, how, saved=saved)
 
 
 def finish(process: subprocess.Popen[str], expected: int = 0) -> str:
@@ -46,7 +64,7 @@ def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
 def interrupt(process: subprocess.Popen[str], folder: Path, update: int, how: str, *, saved: bool = False) -> None:
     """Wait until `update` is logged, then kill every process of the run, or ask the controller to stop.
 
-    With `saved` not before a snapshot is durable: they are written beside training.
+    With `saved` not before a snapshot is durable: they are written beside training. The run is one that is `held`.
     """
     deadline = time.monotonic() + 240
     while not any(line["update"] >= update and (not saved or _SAVED in line) for line in lines(folder)):
@@ -67,6 +85,8 @@ def resume(folder: Path, *overrides: str) -> str:
     return finish(_start("resume", str(folder), *overrides))
 
 
-def _start(*arguments: str) -> subprocess.Popen[str]:
+def _start(*arguments: str, environ: dict[str, str] | None = None) -> subprocess.Popen[str]:
     command = [*GRADWIRE, *arguments]
-    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        command, env=environ or environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )

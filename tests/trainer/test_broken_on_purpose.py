@@ -91,6 +91,14 @@ checkpoint: {every: 4 updates}
 """
 
 
+LATE = """
+import sys
+import time
+if "--fork-server" in sys.orig_argv:  # what starts the ranks: they never meet
+    time.sleep(300)
+"""
+
+
 class User:
     """A folder with the user's own classes and YAML, where commands are run."""
 
@@ -184,6 +192,7 @@ def test_a_rank_that_leaves_is_a_failure_of_the_run(user: User) -> None:
 def test_a_signal_before_the_workers_have_met_leaves_the_same_command_possible_and_closed_streams_change_nothing(
     user: User,
 ) -> None:
+    (user.folder / "sitecustomize.py").write_text(LATE)
     process = user.start(*TRAIN)
     while not (user.run_dir / "status.json").exists():
         assert process.poll() is None
@@ -193,6 +202,7 @@ def test_a_signal_before_the_workers_have_met_leaves_the_same_command_possible_a
     assert process.returncode == 75
     assert "run the same command again" in err
     assert not (user.run_dir / "config.yaml").exists()
+    (user.folder / "sitecustomize.py").unlink()
     command = f"{shlex.join([*GRADWIRE, *TRAIN])} <&- >&- 2>&-"
     assert subprocess.run(command, shell=True, cwd=user.folder, env=user.variables, timeout=300).returncode == 0
     assert [json.loads(line)["update"] for line in (user.run_dir / "metrics.jsonl").read_text().splitlines()] == [12]

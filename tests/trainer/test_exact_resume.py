@@ -9,7 +9,7 @@ import pytest
 from benchmarks.comparison import differences, disagreements, final_state, losses
 from benchmarks.exact_resume import Campaign
 from benchmarks.exact_resume_cases import Case, Move
-from benchmarks.runs import interrupt, lines, resume, train
+from benchmarks.runs import lines, resume, train_until
 from gradwire.checkpoint import Checkpointer
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ class Killed(NamedTuple):
 @pytest.fixture(scope="module")
 def killed(campaign: Campaign) -> Killed:
     folder = campaign.folder / "killed"
-    interrupt(train(folder, KILLED.overrides()), folder, 13, KILLED.how)
+    train_until(folder, KILLED.overrides(), 13, KILLED.how)
     _, commit = Checkpointer(str(folder / "checkpoints")).restore("latest")
     run = Killed(folder, int(commit.clock["updates"]), lines(folder)[-1]["update"])
     resume(folder)

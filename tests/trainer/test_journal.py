@@ -4,6 +4,7 @@ import dataclasses
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from benchmarks.comparison import differences, final_state, losses
 from benchmarks.exact_resume_cases import Case
-from benchmarks.runs import GRADWIRE, environment, finish, interrupt, lines, resume, train
+from benchmarks.runs import GRADWIRE, environment, finish, held, interrupt, lines, resume, train, train_until
 from gradwire.checkpoint.journal import Place, entry_bytes, parse_journal_entry
 from gradwire.trainer.config import ConfigError, compose, validate
 from gradwire.trainer.journaling import DIGEST_EVERY
@@ -70,7 +71,7 @@ def test_a_killed_run_of_two_ranks_repeats_only_the_update_under_way(tmp_path: P
     case = Journalled("decoder", "bf16", 2, 2, extra=(*INT8, "batch=linear_warmup", "run.length=400 samples"))
     reference, run = tmp_path / "reference", tmp_path / "run"
     finish(train(reference, case.overrides()))
-    interrupt(train(run, case.overrides()), run, 13, "SIGKILL")
+    train_until(run, case.overrides(), 13, "SIGKILL")
     assert replayed(resume(run)) >= 12
     check_same(reference, run)
 
@@ -92,13 +93,14 @@ def test_a_run_that_went_back_and_was_killed_goes_on_from_there(undisturbed: Pat
     subprocess.run(["cp", "-r", str(undisturbed), str(run)], check=True)
     process = subprocess.Popen(
         [*GRADWIRE, "resume", f"{run}@3"],
-        env=environment(),
+        env=held(6),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    while len(lines(run)) > 6:
+    while len(lines(run)) > 20:  # until it has gone back; it is held before it has as many again
         assert process.poll() is None
+        time.sleep(0.005)
     interrupt(process, run, 6, "SIGKILL")
     output = run_resume(str(run), "--prove", launcher=TORCHRUN)
     assert "proven: updates " in output or "nothing is proven" in output
@@ -109,7 +111,7 @@ def test_a_run_that_went_back_and_was_killed_goes_on_from_there(undisturbed: Pat
 @pytest.mark.slow
 def test_a_journal_that_leads_elsewhere_is_said_and_the_snapshot_taken(undisturbed: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    interrupt(train(run, ALONE.overrides()), run, DIGEST_EVERY + 1, "SIGKILL")
+    train_until(run, ALONE.overrides(), DIGEST_EVERY + 1, "SIGKILL")
     (entry,) = (run / "checkpoints" / "journal").glob(f"*/*/{DIGEST_EVERY:020d}-0-of-1")
     place = Place.of(str(entry.relative_to(run / "checkpoints")))
     wrong = dataclasses.replace(parse_journal_entry(entry.read_bytes(), place, "entry"), digest="0" * 32)

@@ -1,6 +1,7 @@
 """A rank that is killed is restarted from where this launch is, not from what lies in the store beside it."""
 
 import shutil
+import time
 from pathlib import Path
 
 import psutil
@@ -8,7 +9,7 @@ import pytest
 
 from benchmarks.exact_resume import Campaign
 from benchmarks.processes import ranks_below
-from benchmarks.runs import GRADWIRE, environment, finish, lines
+from benchmarks.runs import GRADWIRE, finish, held, lines
 from tests.trainer.test_exact_resume import KILLED
 
 pytestmark = pytest.mark.slow
@@ -27,9 +28,10 @@ def test_a_restart_before_the_first_save_repeats_the_resume_that_was_asked_for(
         "checkpoint.every=null",
         "run.length=1500 samples",
     ]
-    process = psutil.Popen(command, env=environment(), stdout=-1, stderr=-2, text=True)
+    process = psutil.Popen(command, env=held(6), stdout=-1, stderr=-2, text=True)
     while not any(line["update"] > 5 for line in lines(folder)) or lines(folder)[-1]["update"] >= end:
         assert process.poll() is None
+        time.sleep(0.005)
     (worker,) = ranks_below(process.pid)
     worker.kill()
     finish(process)

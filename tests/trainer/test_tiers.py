@@ -14,7 +14,7 @@ from torch import nn
 from benchmarks.comparison import differences, final_state, losses
 from benchmarks.exact_resume import Campaign
 from benchmarks.exact_resume_cases import Case
-from benchmarks.runs import interrupt, lines, resume, train
+from benchmarks.runs import lines, resume, train_until
 from gradwire.checkpoint import Checkpointer, Policy, StoreUnavailable
 from gradwire.checkpoint.memory import folder_for
 from gradwire.schedulers import Duration, Plan
@@ -110,7 +110,7 @@ def test_a_killed_run_goes_on_from_memory_and_ends_in_the_same_bits(campaign: Ca
     plain = Case("decoder", "bf16", 2, 1, "SIGKILL")
     reference, run = campaign.undisturbed(plain), tmp_path / "run"
     near, far = folder_for(str(run / "checkpoints")), run / "checkpoints"
-    interrupt(train(run, Tiered("decoder", "bf16", 2, 1, "SIGKILL").overrides()), run, 11, "SIGKILL")
+    train_until(run, Tiered("decoder", "bf16", 2, 1, "SIGKILL").overrides(), 11, "SIGKILL")
     try:
         (saved,) = [commit.update for commit in Checkpointer(near).commits()][-1:]
         assert saved >= 6
