@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from benchmarks.checkpoint_kill_kinds import EVERY, UPDATES, VICTIMS, Kind, Victim, strike, url_of
-from benchmarks.runs import GRADWIRE, environment, lines
+from benchmarks.runs import GRADWIRE, environment, held, lines
 
 PATIENCE = 600.0  # seconds for whatever a run does next
 GONE = 60.0  # seconds in which processes end whose controller was killed
@@ -69,12 +69,12 @@ class Life:
 class Launch:
     """A `gradwire train` or `resume` that runs, its output in a file."""
 
-    def __init__(self, arguments: list[str], output: Path) -> None:
+    def __init__(self, arguments: list[str], output: Path, environ: dict[str, str]) -> None:
         self._path = output
         with output.open("w") as file:
             self.process = psutil.Popen(
                 [*GRADWIRE, *arguments],
-                env=environment(),
+                env=environ,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -155,8 +155,10 @@ class Killed:
         return self._launch(["train", *own, *self._kind.command()])
 
     def _launch(self, arguments: list[str]) -> Launch:
+        """The first one does not end before the first kill: it waits for that some updates behind its moment."""
+        environ = environment() if self._launches else held(self._targets[0] + 3)
         self._launches += 1
-        return Launch(arguments, self._outputs / f"launch-{self._launches}.txt")
+        return Launch(arguments, self._outputs / f"launch-{self._launches}.txt", environ)
 
     def _wait(self, launch: Launch, target: int) -> str:
         """Wait for a random moment: in an update, or while a run that was killed before comes up again."""
