@@ -221,8 +221,8 @@ def _fall_back(rank: int, folder: str) -> None:
 
 
 class Warnings(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, level: int = logging.WARNING) -> None:
+        super().__init__(level)
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -161,7 +161,7 @@ class Told(Warnings):
 
 
 def _prove(rank: int, folder: str) -> None:
-    told = Told()
+    told = Told(logging.INFO)
     logging.getLogger("gradwire").addHandler(told)
     logging.getLogger("gradwire").setLevel(logging.INFO)
     undisturbed(folder, Int4())

@@ -181,7 +181,7 @@ class _Ask(Callback):
 
 class Warnings(logging.Handler):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(logging.WARNING)
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
