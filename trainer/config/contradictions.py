@@ -1,10 +1,12 @@
 """Values that are right alone and wrong together, or wrong on this machine."""
 
+import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gradwire.trainer.config.checker import TARGET
 from gradwire.trainer.config.communication import misfits, too_late, unjournalled
 from gradwire.trainer.config.construction import refused
 from gradwire.trainer.config.deepspeed import undrivable
@@ -15,8 +17,10 @@ from gradwire.trainer.config.measuring import measured_part, unmeasurable
 from gradwire.trainer.config.strategies import unsharded
 from gradwire.trainer.config.values import Fault
 from gradwire.trainer.launch.hosts import Hosts
+from gradwire.trainer.loggers.tensorboard import NOT_INSTALLED
 
 Config = Mapping[str, Any]
+TENSORBOARD = "gradwire.trainer.loggers.TensorBoard"
 _PARTS_OF_PLAN = ("batch", "lr", "optimizer", "scaling", "run")
 
 
@@ -72,6 +76,7 @@ def contradictions(config: Config, allow_targets: tuple[str, ...], machine: Mach
         faults += unsharded(config, allow_targets, machine.processes, machine.world_size, follows)
         faults += not_apart(config, allow_targets, follows, machine.processes, machine.world_size)
         faults += undrivable(config, machine.world_size, machine.gpus)
+        faults += _loggers(config)
         faults = faults or at_other_sizes(config, allow_targets, machine.processes)
     return faults or [*unmeasurable(config, allow_targets, machine.world_size, machine.gpus)]
 
@@ -129,6 +134,14 @@ def _launch(config: Config, machine: Machine) -> Iterator[Fault]:
             f"Single is for one process and there are {machine.world_size}: use strategy=ddp or launch.processes=1"
         )
         yield Fault("strategy", message)
+
+
+def _loggers(config: Config) -> Iterator[Fault]:
+    if config["launch"]["engine"] == "ray":
+        return  # the packages are the cluster's
+    for name, node in config["logger"].items():
+        if node and node[TARGET] == TENSORBOARD and importlib.util.find_spec("tensorboard") is None:
+            yield Fault(f"logger.{name}", NOT_INSTALLED)
 
 
 def _on_ray(launch: Mapping[str, Any], machine: Machine) -> Iterator[Fault]:

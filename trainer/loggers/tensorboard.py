@@ -4,6 +4,8 @@ from typing import Any
 
 from gradwire.trainer.loggers.base import Record, RunInfo
 
+NOT_INSTALLED = "logger=tensorboard needs tensorboard: pip install 'gradwire[tensorboard]'"
+
 
 class TensorBoardMissingError(ImportError):
     """The `tensorboard` extra is not installed."""
@@ -20,9 +22,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise TensorBoardMissingError(
-                "logger=tensorboard needs tensorboard: pip install 'gradwire[tensorboard]'"
-            ) from error
+            raise TensorBoardMissingError(NOT_INSTALLED) from error
         self._make = SummaryWriter
         self._writer: Any = None
 

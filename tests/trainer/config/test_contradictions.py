@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -58,6 +59,15 @@ def test_a_contradiction_is_named(tiny: Tiny, overrides: tuple[str, ...], key: s
     mistakes = found(tiny(*overrides), ONE)
     assert list(mistakes) == [key]
     assert message in mistakes[key]
+
+
+def test_a_logger_whose_package_is_missing_is_told_before_the_start(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged = "+logger.events._target_=gradwire.trainer.loggers.TensorBoard"
+    assert found(tiny(logged), ONE) == {}
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    assert "gradwire[tensorboard]" in found(tiny(logged), ONE)["logger.events"]
 
 
 def test_everything_that_a_constructor_refuses_is_told_at_once(tiny: Tiny) -> None:
