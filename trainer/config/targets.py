@@ -8,9 +8,11 @@ too. `torch.os.system` and its like therefore lead nowhere, and nothing outside 
 import importlib
 import pkgutil
 import re
+import shlex
 import sys
 import types
 from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import Any
 
 from gradwire.trainer.config.errors import TargetError
@@ -77,9 +79,19 @@ def _import(module_name: str, target: str, allow_targets: Collection[str]) -> ty
         if error.name and not f"{module_name}.".startswith(f"{error.name}."):
             message = f"importing {module_name} failed: it needs {error.name}, which is not installed"
             raise TargetError(message) from error
-        raise TargetError(f"there is no module {module_name}", _nearest_module(target, allow_targets)) from error
+        message = f"there is no module {module_name}{_where_to_look(module_name, error.name)}"
+        raise TargetError(message, _nearest_module(target, allow_targets)) from error
     except Exception as error:
         raise TargetError(f"importing {module_name} failed: {type(error).__name__}: {error}") from error
+
+
+def _where_to_look(module_name: str, missing: str | None) -> str:
+    """What a user's own file needs to be found: Python looks in the folder of a command, not in the current one."""
+    package = module_name.partition(".")[0]
+    here = Path.cwd() / package
+    if missing != package or not (here.is_dir() or here.with_name(f"{package}.py").is_file()):
+        return ""
+    return f", but this folder has it: export PYTHONPATH={shlex.quote(str(Path.cwd()))} has Python look here"
 
 
 def _nearest_class(module_name: str, name: str, allow_targets: Collection[str]) -> str | None:

@@ -112,3 +112,18 @@ def test_an_allowed_prefix_is_whole_names(library: Path) -> None:
     for entry in ("tiny", "tiny_component", "", "."):
         with pytest.raises(TargetError):
             resolve_target("tiny_components.Mlp", [entry])
+
+
+def test_a_module_of_the_current_folder_that_python_does_not_see_is_pointed_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TargetError) as caught:
+        resolve_target("unseen_parts.Net", ["unseen_parts"])
+    assert str(caught.value) == "there is no module unseen_parts"
+    (tmp_path / "unseen_parts.py").write_text("class Net: ...\n")
+    with pytest.raises(TargetError, match=f"export PYTHONPATH={tmp_path} "):
+        resolve_target("unseen_parts.Net", ["unseen_parts"])
+    with pytest.raises(TargetError) as caught:
+        resolve_target("torch.nn.unseen_parts.Net")
+    assert "PYTHONPATH" not in str(caught.value)
