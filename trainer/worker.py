@@ -153,7 +153,7 @@ class _Rank:
             hold(run_dir, job.patience)
             if job.restore is None:  # else once the snapshot was found to fit
                 run_directory.write_status(run_dir, "running")
-            _write(self._screens[0], f"run       {run_dir}")
+            _write(self._screens[0], f"run       {run_directory.shown_as(run_dir)}")
 
     def _close(self, code: int) -> None:
         keeps_books = self._here.rank == 0 and self._here.controller is None

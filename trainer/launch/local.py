@@ -135,7 +135,7 @@ def _open(job: Job) -> Callable[[], None]:
     release = hold(job.run_dir, job.patience)
     if job.restore is None:  # else once the snapshot was found to fit (`WorkerContext.accept`)
         run_directory.write_status(job.run_dir, "running")
-    say(f"run       {job.run_dir}")
+    say(f"run       {run_directory.shown_as(job.run_dir)}")
     return release
 
 

@@ -193,7 +193,7 @@ def status_of(exit_code: int) -> str:
 
 def closing_lines(directory: Path, exit_code: int, url: str | None = None) -> list[str]:
     """The last lines on the screen: where the run is, and what to type next (`url` is that of a store elsewhere)."""
-    shown = _short(directory)
+    shown = shown_as(directory)
     lines = [f"run       {shown} ({status_of(exit_code)})"]
     if exit_code == ExitCode.DONE:
         lines += [
@@ -209,7 +209,8 @@ def closing_lines(directory: Path, exit_code: int, url: str | None = None) -> li
     return [*lines, f"look      {shown}/metrics.jsonl, {shown}/logs/rank-0.log"]
 
 
-def _short(directory: Path) -> str:
+def shown_as(directory: Path) -> str:
+    """The folder as the screen names it: from the current one, where it lies in that."""
     try:
         return str(directory.relative_to(Path.cwd()))
     except ValueError:

@@ -28,7 +28,7 @@ def done(starting):
 def test_a_run_ends_with_0_and_says_where_it_is(done):
     assert done.status["status"] == "done" and done.status["exit_code"] == 0
     name = done.run_dir.name
-    assert f"run       runs/{name} (done)" in done.out
+    assert f"run       runs/{name} (done)" in done.out and f"run       runs/{name}\n" in done.out
     assert f"gradwire evaluate runs/{name}" in done.out and f"gradwire resume runs/{name}" in done.out
     assert done.err == ""
 
