@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,17 @@ def commands() -> list[str]:
     return [line for line in lines if line.startswith("gradwire ")]
 
 
+def shell(page: str, folder: Path) -> dict[str, str]:
+    """The environment of a shell in the folder, after the page's lines `export NAME=VALUE`."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    for name, value in re.findall(r"^export (\w+)=(\S+)", page, re.MULTILINE):
+        before = os.environ.get(name, "")
+        environment[name] = f"{value.replace('$PWD', str(folder))}{os.pathsep}{before}".rstrip(os.pathsep)
+    return environment
+
+
 def run(command: list[str], folder: Path) -> str:
-    environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = shell(README, folder)
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
     )
@@ -53,6 +63,14 @@ def test_the_readme_names_the_commands_that_users_need() -> None:
     verbs = {command.split()[1] for command in commands()}
     names = {"train", "resume", "evaluate", "config", "tokenize", "plan", "batch-size", "bench"}
     assert verbs == names | {"generate", "sweep", "report"}
+
+
+def test_the_readme_names_the_extras_that_there_are() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    listed = README.partition("with extras as needed")[2].partition("\n\n")[0].partition("`: ")[2]
+    assert sorted(re.findall(r"`(\w+)`", listed)) == sorted(extras.keys() - {"docs", "test", "dev"})
+    (installed,) = re.findall(r"^pip install .*\[([\w,]+)\]", README, re.MULTILINE)
+    assert set(installed.split(",")) <= extras.keys()
 
 
 @pytest.mark.slow
