@@ -17,7 +17,7 @@ from benchmarks.runs import GRADWIRE, environment, held, lines
 PATIENCE = 600.0  # seconds for whatever a run does next
 GONE = 60.0  # seconds in which processes end whose controller was killed
 _CONTINUING = re.compile(r"continuing from update (\d+)")
-_UPDATE = re.compile(r"^update \d+/", re.MULTILINE)
+_UPDATE = re.compile(r"^update +\d+/", re.MULTILINE)
 _NOTHING_SAVED = ("holds no snapshot", "holds a config.yaml")  # the latter where a start was struck before it wrote one
 
 

@@ -1,18 +1,16 @@
 """The page of real runs in a real browser: what it draws, what it says, and what it never does."""
 
-import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks.report_runs import records, write_run
+from benchmarks.runs import environment, held, lines
 from gradwire.trainer.report import report_on, save_pictures, write
 from tests.trainer.commands import gradwire
 from tests.trainer.report.conftest import Show, Shown
@@ -36,17 +34,14 @@ SMALL = [
 GRADWIRE = [sys.executable, "-c", "from gradwire.trainer.cli import main; main()"]
 
 
-def launch(*arguments: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+def launch(*arguments: str, environ: dict[str, str] | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*GRADWIRE, *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*GRADWIRE, *arguments],
+        env=environ or environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
-
-
-def lines(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    """The whole lines of a file that may be written at this moment."""
-    text = (run / name).read_text() if (run / name).exists() else ""
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +51,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
     coded, single = folder / "coded", folder / "single"
     apart = ["comm=ring", "comm/codec@comm.codecs.ring=int8", "checkpoint=journal", "launch.processes=2"]
     interrupted = ["evaluation.every=10 updates", "run.length=40 updates", "noise_scale.every=4 updates"]
-    first = launch("train", f"run.dir={coded}", "run.name=coded", *SMALL, *apart, *interrupted)
+    first = launch("train", f"run.dir={coded}", "run.name=coded", *SMALL, *apart, *interrupted, environ=held(14))
     alone = launch(
         "train",
         f"run.dir={single}",
