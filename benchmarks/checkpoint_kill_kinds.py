@@ -14,7 +14,8 @@ from typing import Any, Literal
 import psutil
 
 from benchmarks.exact_resume_cases import COMMON, MODELS
-from benchmarks.processes import free_port, ranks_below
+from benchmarks.processes import ranks_below
+from gradwire.trainer.launch.ports import free_port
 
 UPDATES = 60
 RANKS = 2

@@ -25,7 +25,7 @@ import torch.distributed as dist
 
 from benchmarks.comm_failure_cases import PHASES, SIGNALS, Case, draw
 from benchmarks.comm_failure_ranks import TIMEOUT, live
-from benchmarks.processes import free_port
+from gradwire.trainer.launch.ports import free_port
 
 PATIENCE = 40.0  # seconds after which a rank hangs
 ATTEMPTS = 5

@@ -1,4 +1,4 @@
-"""Processes for ranks, which processes are ranks, and where they meet."""
+"""Processes for ranks, and which processes are ranks."""
 
 import multiprocessing
 import re
@@ -6,9 +6,6 @@ from contextlib import suppress
 
 import psutil
 
-from gradwire.trainer.launch.ports import free_port
-
-__all__ = ["FORKED", "end_all", "free_port", "ranks_below"]
 # New processes that need not import torch. Their environ is that of the first of them.
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(["torch._dynamo", "gradwire.trainer.body"])

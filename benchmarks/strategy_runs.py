@@ -13,7 +13,7 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from benchmarks.processes import FORKED, free_port
+from benchmarks.processes import FORKED
 from gradwire.checkpoint import Checkpointer
 from gradwire.comm import AllReduce, Topology
 from gradwire.schedulers import Duration, Plan, Schedule
@@ -24,6 +24,7 @@ from gradwire.trainer.callbacks import Callback
 from gradwire.trainer.data import Pair
 from gradwire.trainer.lamb import LAMB
 from gradwire.trainer.lars import LARS
+from gradwire.trainer.launch.ports import free_port
 from gradwire.trainer.losses import NextToken
 from gradwire.trainer.models import Decoder
 from gradwire.trainer.recovery import put_back, restore

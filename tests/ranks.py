@@ -12,10 +12,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks.processes import FORKED, free_port
+from benchmarks.processes import FORKED
 from benchmarks.strategy_runs import spawned
 from gradwire.comm import AllReduce, Reducer
 from gradwire.comm.group import give_up
+from gradwire.trainer.launch.ports import free_port
 
 PATIENCE = 180  # seconds that a collective may take
 LONGEST = 400  # seconds that a test on the ranks may take

@@ -10,9 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks.processes import FORKED, free_port
+from benchmarks.processes import FORKED
 from gradwire.checkpoint import Checkpointer, CheckpointError, CheckpointWriteError, Policy, State, StoreFull
 from gradwire.checkpoint.store import Store
+from gradwire.trainer.launch.ports import free_port
 from tests.checkpoint.states import same, same_state, state_at
 from tests.ranks import run_ranks
 

@@ -8,8 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks.processes import FORKED, free_port
+from benchmarks.processes import FORKED
 from gradwire.comm import AllReduce, BackwardError, CommError, attach
+from gradwire.trainer.launch.ports import free_port
 from tests.comm.models import assert_close, assert_same_bits_everywhere, data, gradients, local_gradients, mlp, summed
 
 SMALL = 0.002

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import free_port
+from gradwire.trainer.launch.ports import free_port
 
 TOOLS = ("srun", "sbatch", "scancel", "sinfo", "slurmctld", "slurmd", "munged")
 OTHER = "127.0.0.2"  # a node's name must lead to it, and this one does on every Linux

@@ -7,7 +7,7 @@ import psutil
 import pytest
 from omegaconf import OmegaConf
 
-from benchmarks.processes import free_port
+from gradwire.trainer.launch.ports import free_port
 
 pytestmark = pytest.mark.slow
 

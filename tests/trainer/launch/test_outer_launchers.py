@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import free_port
+from gradwire.trainer.launch.ports import free_port
 
 pytestmark = pytest.mark.slow
 TORCHRUN = (str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2")
