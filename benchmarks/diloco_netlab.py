@@ -1,17 +1,20 @@
 """Hosts that train by themselves against plain DDP over slow links: bytes, loss at equal samples, time to a loss.
 
-    python -m benchmarks.diloco_netlab [--seeds 3] [--updates 200] [--contenders diloco:every=20,…] [--json FILE]
+    python -m benchmarks.diloco_netlab [--seeds 3] [--updates 120] [--begun 600] [--contenders diloco:every=20,…]
 
 Needs root (see benchmarks/netlab.py). All train the same byte-level decoder on the standard library's source with the
-same initial weights, data order and learning rates, on two hosts with two ranks each, as in training_netlab. A
-contender is `diloco` with its settings: every, fragments, overlap, mix, outer_lr, outer_momentum, and codec, that of
-the outer gradients. It is evaluated with the outer parameters; what its last update takes holds the synchronization
-that concludes a run. Bytes are counted at the host's network interface. The target is the validation loss that plain
-DDP ends with; contenders may train somewhat longer to reach it, in a run of their own.
+same initial weights, data order and learning rates, on two hosts with two ranks each, as in training_netlab. They begin
+with what plain DDP has learned in `--begun` updates, as hosts that are to train by themselves do in the paper (arXiv
+2311.08105); these it trains over links without a limit, with an order of the data that no run has. A contender is
+`diloco` with its settings: every, fragments, overlap, mix, outer_lr, outer_momentum, and codec, that of the outer
+gradients. It is evaluated with the outer parameters; what its last update takes holds the synchronization that
+concludes a run. Bytes are counted at the host's network interface. The target is the validation loss that plain DDP
+ends with; a contender that is behind may train somewhat longer to reach it, in a run of its own.
 """
 
 import argparse
 import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -26,11 +29,12 @@ from benchmarks.netlab import Netlab
 from benchmarks.training_contenders import CLIP, count, train
 from benchmarks.training_job import Batches, Job, Run, mean_loss, validation_loss
 from benchmarks.training_netlab import FLOOR_UPDATES, LONGER, Crew, with_samples
-from benchmarks.training_rows import Row, merged, row, show
+from benchmarks.training_rows import Row, merged, row, show, time_to
 from gradwire.comm import AllReduce
 from gradwire.trainer.strategies import DiLoCo
 
-CONTENDERS = "diloco:every=20,diloco:every=20:codec=int4,diloco:every=20:fragments=2:overlap=4"
+AVERAGED = "diloco:every=20:outer_lr=1:outer_momentum=0"
+CONTENDERS = f"{AVERAGED},{AVERAGED}:codec=int8,diloco:every=20"
 CUT, LOSS, SPEED = 0.9, 0.02, 3.0  # what is asked for: bytes cut by CUT·every, loss within LOSS, SPEED times faster
 
 
@@ -105,7 +109,7 @@ def _update(
     strategy: DiLoCo, model: nn.Module, optimizer: torch.optim.Optimizer, batches: Batches, update: int, job: Job
 ) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = job.lr * min(1.0, (update + 1) / job.warmup)
+        group["lr"] = job.rate(update)
     (mean_loss(model, batches[update]) / job.ranks_per_host).backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
     optimizer.step()
@@ -128,8 +132,11 @@ def campaign(crew: Crew, contenders: Sequence[Apart], job: Job, seeds: int) -> d
             named = replace(seeded, contender=each.name)
             runs[each.name].append(merged(crew(train_apart, named)))
             crew.renew()
-            longer[each.name].append(merged(crew(train_apart, replace(named, updates=more))))
-            crew.renew()
+            if time_to(runs["ddp"][-1].losses[-1][1], runs[each.name][-1]) is None:
+                longer[each.name].append(merged(crew(train_apart, replace(named, updates=more))))
+                crew.renew()
+            else:
+                longer[each.name].append(runs[each.name][-1])
             print(f"  seed {seed} {each.name}: {runs[each.name][-1].losses[-1][1]:.4f}", flush=True)
     rows = {name: row(each, runs["ddp"], floor, job.updates) for name, each in runs.items()}
     rows |= {f"{name}, longer": row(each, runs["ddp"], floor, job.updates) for name, each in longer.items()}
@@ -138,7 +145,7 @@ def campaign(crew: Crew, contenders: Sequence[Apart], job: Job, seeds: int) -> d
         each.name: verdict(each, rows["ddp"], rows[each.name], rows[f"{each.name}, longer"]) for each in contenders
     }
     return {
-        "job": asdict(job),
+        "job": {**asdict(job), "start": None if job.start is None else job.start.name},
         "rows": {name: asdict(each) for name, each in rows.items()},
         "verdicts": verdicts,
         "floor": asdict(floor),
@@ -171,6 +178,13 @@ def verdict(apart: Apart, ddp: Row, equal: Row, longer: Row) -> dict[str, Any]:
     return found
 
 
+def begin(job: Job, updates: int, file: Path) -> Job:
+    """With the weights of so many updates of plain DDP over links without a limit, which are kept in a file."""
+    with Netlab(job.hosts, None) as lab, Crew(lab, job.ranks_per_host) as crew:
+        crew(train, replace(job, updates=updates, every=0), file)
+    return replace(job, start=file)
+
+
 def _contenders(text: str) -> tuple[Apart, ...]:
     try:
         return tuple(Apart.parse(name) for name in text.split(","))
@@ -185,11 +199,13 @@ def main() -> None:
     parser.add_argument("--rate", default="200mbit", help="of each host's link")
     parser.add_argument("--contenders", type=_contenders, default=_contenders(CONTENDERS))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--updates", type=int, default=200)
+    parser.add_argument("--updates", type=int, default=120)
+    parser.add_argument("--begun", type=int, default=600, help="updates of plain DDP before; 0 for fresh weights")
     parser.add_argument("--every", type=int, default=20, help="updates between evaluations; they divide the updates")
     parser.add_argument("--samples", type=int, help="of a rank and update; chosen if not given")
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--context", type=int, default=64)
+    parser.add_argument("--validation", type=int, default=256, help="windows")
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--json", type=Path)
@@ -198,19 +214,27 @@ def main() -> None:
         parser.error("--every must divide --updates")
     if reason := Netlab.requirements():
         parser.exit(1, f"no laboratory: {reason}\n")
-    shared = ("updates", "every", "hosts", "ranks_per_host", "width", "layers", "context", "lr")
+    shared = ("updates", "every", "hosts", "ranks_per_host", "width", "layers", "context", "lr", "validation")
     job = Job("ddp", 0, **{name: getattr(options, name) for name in shared}, samples=options.samples or 1)
     assert job.data().train and job.data().validation  # made here once, not by all ranks at once
-    print(
-        f"{job.parameters:,} parameters, {options.hosts} × {options.ranks_per_host} ranks, {options.rate}", flush=True
-    )
-    with Netlab(options.hosts, options.rate) as lab, Crew(lab, options.ranks_per_host) as crew:
+    parameters = job.parameters
+    print(f"{parameters:,} parameters, {options.hosts} × {options.ranks_per_host} ranks, {options.rate}", flush=True)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Netlab(options.hosts, options.rate) as lab,
+        Crew(lab, options.ranks_per_host) as crew,
+    ):
         assert lab.bytes_per_second is not None
         if options.samples is None:
             job = with_samples(crew, job, lab.bytes_per_second)
+        if options.begun:
+            crew.renew()
+            job = begin(replace(job, seed=options.seeds), options.begun, Path(folder) / "start.safetensors")
         results = campaign(crew, options.contenders, job, options.seeds)
     if options.json:
-        options.json.write_text(json.dumps({"rate": options.rate, "parameters": job.parameters, **results}, indent=1))
+        options.json.write_text(
+            json.dumps({"rate": options.rate, "parameters": parameters, "begun": options.begun, **results}, indent=1)
+        )
 
 
 if __name__ == "__main__":

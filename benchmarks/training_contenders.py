@@ -10,10 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import save_model
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -115,8 +117,8 @@ def contender(name: str) -> Contender:
     return Ours(codec or None)
 
 
-def train(rank: int, job: Job) -> Run:
-    """One run on one rank. A collective."""
+def train(rank: int, job: Job, keep: Path | None = None) -> Run:
+    """One run on one rank; the first one keeps the weights where a file is given. A collective."""
     warm_up(rank, job)
     model, each, run = job.model(), contender(job.contender), Run()
     wrapped = each.wrap(model, job)
@@ -132,6 +134,8 @@ def train(rank: int, job: Job) -> Run:
         run.traffic[axis] = {
             name: value if name == "error" else (value or 0.0) / job.updates for name, value in asdict(traffic).items()
         }
+    if keep is not None and rank == 0:
+        save_model(model, str(keep))
     dist.barrier()
     each.leave()
     return run
@@ -141,7 +145,7 @@ def _update(
     wrapped: nn.Module, model: nn.Module, optimizer: torch.optim.Optimizer, batches: Batches, update: int, job: Job
 ) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = job.lr * min(1.0, (update + 1) / job.warmup)
+        group["lr"] = job.rate(update)
     mean_loss(wrapped, batches[update]).backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
     optimizer.step()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_model
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -32,6 +33,7 @@ class Job:
     samples: int = 1  # of a rank and update
     lr: float = 1e-3
     warmup: int = 10
+    start: Path | None = None  # a file of weights to begin with, as safetensors keep them; fresh ones where None
     validation: int = 64  # windows
 
     @property
@@ -43,11 +45,18 @@ class Job:
         """Numbers that are trained."""
         return sum(parameter.numel() for parameter in self.model().parameters())
 
+    def rate(self, update: int) -> float:
+        """The learning rate of an update."""
+        return self.lr * min(1.0, (update + 1) / self.warmup)
+
     def model(self) -> Decoder:
         """With its initial weights."""
         torch.manual_seed(self.seed)
         heads = self.width // 32
-        return Decoder(context=self.context, width=self.width, layers=self.layers, heads=heads, kv_heads=heads)
+        made = Decoder(context=self.context, width=self.width, layers=self.layers, heads=heads, kv_heads=heads)
+        if self.start is not None:
+            load_model(made, self.start)
+        return made
 
     def data(self) -> PythonSource:
         return PythonSource(self.context)
