@@ -123,14 +123,13 @@ CONTESTS = [
     ),
     Contest(
         "pbt",  # updates of one sample, whose noise wants a rate that falls
-        ("model.width=32", "run.length=1500 updates", "batch.size=1", "lr=constant", "launch.processes=1"),
-        ("optimizer.lr=tag(log, interval(1e-4, 3e-2))", "sweep/sampler=quasi", "sweep.trials=8"),
+        ("model.width=32", "run.length=4000 updates", "batch.size=1", "lr=constant", "launch.processes=1"),
+        ("optimizer.lr=tag(log, interval(3e-4, 3e-2))", "sweep/sampler=quasi", "sweep.trials=8"),
         (
-            "optimizer.lr=tag(log, interval(1e-4, 3e-2))",
+            "optimizer.lr=tag(log, interval(3e-4, 3e-2))",
             "sweep/sampler=pbt",
             "sweep.sampler.population=8",
             "sweep.sampler.generations=10",
-            "sweep.sampler.replaced=0.5",
             "sweep.sampler.spread=0.2",
             "sweep.sampler.resampled=0",
         ),
