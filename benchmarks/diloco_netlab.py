@@ -178,11 +178,11 @@ def verdict(apart: Apart, ddp: Row, equal: Row, longer: Row) -> dict[str, Any]:
     return found
 
 
-def begin(job: Job, updates: int, file: Path) -> Job:
-    """With the weights of so many updates of plain DDP over links without a limit, which are kept in a file."""
+def begin(job: Job, updates: int, file: Path) -> Path:
+    """The file, with the weights of so many updates of plain DDP over links without a limit."""
     with Netlab(job.hosts, None) as lab, Crew(lab, job.ranks_per_host) as crew:
         crew(train, replace(job, updates=updates, every=0), file)
-    return replace(job, start=file)
+    return file
 
 
 def _contenders(text: str) -> tuple[Apart, ...]:
@@ -203,7 +203,8 @@ def main() -> None:
     parser.add_argument("--begun", type=int, default=600, help="updates of plain DDP before; 0 for fresh weights")
     parser.add_argument("--every", type=int, default=20, help="updates between evaluations; they divide the updates")
     parser.add_argument("--samples", type=int, help="of a rank and update; chosen if not given")
-    parser.add_argument("--lr", type=float, default=5e-4)
+    parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--begun-lr", type=float, default=5e-4, help="of the updates before")
     parser.add_argument("--context", type=int, default=64)
     parser.add_argument("--validation", type=int, default=256, help="windows")
     parser.add_argument("--width", type=int, default=384)
@@ -229,11 +230,21 @@ def main() -> None:
             job = with_samples(crew, job, lab.bytes_per_second)
         if options.begun:
             crew.renew()
-            job = begin(replace(job, seed=options.seeds), options.begun, Path(folder) / "start.safetensors")
+            before = replace(job, seed=options.seeds, lr=options.begun_lr)
+            job = replace(job, start=begin(before, options.begun, Path(folder) / "start.safetensors"))
         results = campaign(crew, options.contenders, job, options.seeds)
     if options.json:
         options.json.write_text(
-            json.dumps({"rate": options.rate, "parameters": parameters, "begun": options.begun, **results}, indent=1)
+            json.dumps(
+                {
+                    "rate": options.rate,
+                    "parameters": parameters,
+                    "begun": options.begun,
+                    "begun_lr": options.begun_lr,
+                    **results,
+                },
+                indent=1,
+            )
         )
 
 
