@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks.netlab import Netlab, NetlabError
+from benchmarks.netlab import CONGESTION_CONTROL, Netlab, NetlabError
 from tests.ranks import PATIENCE
 
 MB = 2**20
@@ -40,6 +40,10 @@ def seconds(rank: int, count: int) -> float:
     start = time.perf_counter()
     dist.all_reduce(tensor)
     return time.perf_counter() - start
+
+
+def congestion_control(rank: int) -> str:
+    return Path(CONGESTION_CONTROL).read_text().strip()
 
 
 def surroundings(rank: int) -> list[str]:
@@ -95,6 +99,17 @@ def test_ranks_find_the_environment_of_torchs_launcher(lab_ranks: Call) -> None:
 def test_links_are_limited_to_their_rate(lab_ranks: Call) -> None:
     answers = lab_ranks(2, 2, seconds, 2 * MB)
     assert min(answers) > 8 * MB / 25e6 * 0.9  # 8 MB must leave each host at 25 MB/s, of which 1 % may burst
+
+
+def test_every_host_has_the_same_congestion_control(lab_ranks: Call) -> None:
+    assert lab_ranks(2, 2, congestion_control) == ["reno"] * 4
+
+
+def test_a_congestion_control_that_the_kernel_has_not_is_refused(netlab: type[Netlab]) -> None:
+    lab = netlab(congestion_control="nonsense")
+    with pytest.raises(NetlabError, match="nonsense"):
+        lab.__enter__()
+    assert not any(name in namespaces() for name in lab.namespaces)
 
 
 def test_four_hosts_meet_over_a_bridge(netlab: type[Netlab]) -> None:
