@@ -123,7 +123,7 @@ CONTESTS = [
     ),
     Contest(
         "pbt",  # updates of one sample, whose noise wants a rate that falls
-        ("model.width=32", "run.length=1500 updates", "batch.size=1", "lr=constant", "launch.processes=1"),
+        ("model.width=32", "run.length=3000 updates", "batch.size=1", "lr=constant", "launch.processes=1"),
         ("optimizer.lr=tag(log, interval(3e-4, 3e-2))", "sweep/sampler=quasi", "sweep.trials=8"),
         (
             "optimizer.lr=tag(log, interval(3e-4, 3e-2))",
