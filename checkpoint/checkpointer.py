@@ -228,6 +228,11 @@ class Checkpointer:
         self._continue_from(found)
         return shared, locals_, found.commit
 
+    @property
+    def ranks(self) -> Ranks:
+        """Who saves and restores together."""
+        return self._ranks
+
     def _settle(self) -> None:
         self._background.settle(quiet=True)
         self._mirror.settle()

@@ -115,6 +115,7 @@ class Journaling:
         scalars: dict[str, Scalar] = {
             "optimizer": implementation(trainer.optimizer),
             "layout": trainer.strategy.layout,
+            "members": trainer.members,
             "groups": json.dumps([_hyperparameters(group) for group in trainer.optimizer.param_groups]),
             "targets": outcome.targets,
             "divisor": outcome.divisor,

@@ -1,10 +1,12 @@
 """Parameter groups by name pattern, and optimizer state keyed by parameter name."""
 
 import fnmatch
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import xxhash
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -96,6 +98,13 @@ def set_step(optimizer: Optimizer, lr: float, betas: tuple[float, float] | None,
             group["betas"] = betas
         if eps is not None and "eps" in group:
             group["eps"] = eps
+
+
+def members(model: nn.Module, optimizer: Optimizer) -> str:
+    """Which parameters each group of the optimizer holds: the xxh3-128 of their names, 32 hexadecimal digits."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = [[names.get(id(parameter)) for parameter in group["params"]] for group in optimizer.param_groups]
+    return xxhash.xxh3_128_hexdigest(json.dumps(groups).encode())
 
 
 def named_state(model: nn.Module, optimizer: Optimizer) -> dict[str, dict[str, Any]]:

@@ -93,5 +93,7 @@ def read(
         state, commit = checkpointer.restore(ref, wanted)
     except WorldSizeMismatch:
         shared, everyone, commit = checkpointer.restore_resized(ref, wanted)
+        if commit.world_size == checkpointer.ranks.size:  # what the first attempt found has turned out damaged since
+            return Restored(State(shared, everyone[checkpointer.ranks.rank]), lambda: everyone), commit
         return Restored(State(shared), lambda: everyone, moved=True), commit
     return Restored(state, lambda: checkpointer.restore_resized(commit.update, wanted)[1]), commit

@@ -1,13 +1,15 @@
 """The state of a run: everything that is not a function of the configuration, the seed and the clock."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gradwire.checkpoint import State
 from gradwire.schedulers import Clock, Measured
+from gradwire.trainer.data.errors import DataError
 from gradwire.trainer.decisions import CODEC, NOISE_SCALE
 from gradwire.trainer.errors import StateMismatchError
 from gradwire.trainer.update import without_requests
@@ -80,15 +82,31 @@ def put_back_model(trainer: "Trainer", state: State) -> None:
         StateMismatchError: the state is of another model, or holds no moving average.
     """
     shared = state.shared
+    with _of_this_version():
+        try:
+            trainer.strategy.load_model(trainer.model, shared["model"])
+        except RuntimeError as error:
+            raise StateMismatchError(f"the snapshot is of another model: {error}") from error
+        if trainer.average is not None:
+            if shared["average"] is None:
+                raise StateMismatchError("ema is set, but the snapshot holds no moving average: set ema=null")
+            trainer.average.load_state_dict(shared["average"])
+        trainer.clock = Clock.from_dict(shared["clock"])
+
+
+@contextmanager
+def _of_this_version() -> Iterator[None]:
+    """A tree that lacks something, or has other things in its places, is a mismatch."""
     try:
-        trainer.strategy.load_model(trainer.model, shared["model"])
-    except RuntimeError as error:
-        raise StateMismatchError(f"the snapshot is of another model: {error}") from error
-    if trainer.average is not None:
-        if shared["average"] is None:
-            raise StateMismatchError("ema is set, but the snapshot holds no moving average: set ema=null")
-        trainer.average.load_state_dict(shared["average"])
-    trainer.clock = Clock.from_dict(shared["clock"])
+        yield
+    except DataError:  # says of itself what does not fit
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        odd = f"it holds no {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+        raise StateMismatchError(
+            f"another version wrote the snapshot ({odd}). Resume with that one, or begin a run from its weights with "
+            "model.init"
+        ) from error
 
 
 def put_back(
@@ -100,13 +118,8 @@ def put_back(
         StateMismatchError: the state is of another model, optimizer or set of callbacks, lacks a part, or lies past
             the end of the plan.
     """
-    try:
+    with _of_this_version():
         _put_back(trainer, state)
-    except KeyError as missing:
-        raise StateMismatchError(
-            f"the snapshot holds no {missing}: another version wrote it. Resume with that one, or begin a run from its "
-            "weights with model.init"
-        ) from missing
     in_flight = {key: value for key, value in state.shared.items() if key == _IN_FLIGHT}
     if in_flight and not trainer.strategy.late:
         log.warning(
@@ -133,6 +146,11 @@ def put_back(
 def _put_back(trainer: "Trainer", state: State) -> None:
     put_back_model(trainer, state)
     shared = state.shared
+    if trainer.average is None and shared["average"] is not None:
+        log.warning(
+            "the moving average of update %d is dropped: ema is null, and what is saved from now on holds none",
+            trainer.clock.updates,
+        )
     kind, saved = type(trainer.optimizer).__name__, shared.get("optimizer_kind")
     if saved not in (None, kind):
         raise StateMismatchError(

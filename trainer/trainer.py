@@ -22,6 +22,7 @@ from gradwire.trainer.keeping import Keeping, Reason
 from gradwire.trainer.loggers.base import Logger, RunInfo
 from gradwire.trainer.losses import Loss, loss_for
 from gradwire.trainer.measuring import EVERY, Measuring
+from gradwire.trainer.optimizers import members
 from gradwire.trainer.precision import Precision
 from gradwire.trainer.records import Records
 from gradwire.trainer.replaying import replay
@@ -85,6 +86,7 @@ class Trainer:
         self.model = self.strategy.prepare(model)
         self.optimizer = optimizer if isinstance(optimizer, Optimizer) else optimizer(self.model)
         self._groups = [{**group, "params": list(group["params"])} for group in self.optimizer.param_groups]
+        self.members = members(self.model, self.optimizer)  # before `bind`, which may have the groups hold shards
         self.strategy.bind(self.model, self.optimizer)
         self.plan = plan
         self.settings = settings

@@ -14,7 +14,7 @@ from gradwire.comm import CommError
 from gradwire.comm.choices import Choice
 from gradwire.trainer.optimizers import load_named_state, named_state
 from gradwire.trainer.strategies.exchanges import Cost, Pending, Reduced, Removable, hook
-from gradwire.trainer.strategies.sharding import placed
+from gradwire.trainer.strategies.sharding import check_dtypes, placed
 
 
 class Strategy(ABC):
@@ -206,6 +206,7 @@ class Strategy(ABC):
             RuntimeError: they are of another model.
         """
         live = model.state_dict()
+        check_dtypes(saved, live)
         model.load_state_dict({name: self.placed(name, value, live.get(name)) for name, value in saved.items()})
 
     def optimizer_state(self, model: nn.Module, optimizer: Optimizer) -> dict[str, dict[str, Any]]:

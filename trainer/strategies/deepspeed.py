@@ -18,6 +18,7 @@ from gradwire.trainer.strategies.deepspeed_engine import check, not_elementwise,
 from gradwire.trainer.strategies.deepspeed_settings import read, stage_of, value_of
 from gradwire.trainer.strategies.exchanges import Reduced
 from gradwire.trainer.strategies.partitioned_state import PartitionedState
+from gradwire.trainer.strategies.sharding import check_dtypes
 from gradwire.trainer.strategies.shards import GradientShards
 from gradwire.trainer.strategies.stretches import Bounds, Stretch, portable, wanted
 from gradwire.trainer.strategies.zero import partitions_of
@@ -149,6 +150,7 @@ class DeepSpeed(Collective):
         live = self.tensors(model)
         if odd := sorted(saved.keys() ^ live.keys()):
             raise RuntimeError(f"they differ in their tensors: {', '.join(odd[:5])}")
+        check_dtypes(saved, live)
         for name, tensor in live.items():
             shape = self._stretches[name].shape if name in self._stretches else tuple(tensor.shape)
             if tuple(saved[name].shape) != shape:

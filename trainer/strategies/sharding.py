@@ -156,3 +156,15 @@ class Watched:
         """Look no more."""
         for handle in self._handles:
             handle.remove()
+
+
+def check_dtypes(saved: Mapping[str, Any], live: Mapping[str, Any]) -> None:
+    """Refuse weights that would be rounded, or widened, without a word.
+
+    Raises:
+        RuntimeError: a tensor has another dtype than the one that it is for.
+    """
+    for name, value in saved.items():
+        mine = live.get(name)
+        if isinstance(value, Tensor) and isinstance(mine, Tensor) and value.dtype != mine.dtype:
+            raise RuntimeError(f"{name} is {value.dtype} there and {mine.dtype} here")
