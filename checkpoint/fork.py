@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from gradwire.checkpoint.commit import LONGEST_COMMIT, Commit, commit_name
 from gradwire.checkpoint.commits import CommitLog
-from gradwire.checkpoint.errors import DamagedCheckpoint, NoCheckpoint, StoreError
+from gradwire.checkpoint.errors import DamagedCheckpoint, MissingObject, NoCheckpoint, StoreError
 from gradwire.checkpoint.journal import LONGEST_ENTRY, Place, parse_journal_entry
-from gradwire.checkpoint.journal_reader import JournalReader
+from gradwire.checkpoint.journal_reader import JournalReader, entry_names
 from gradwire.checkpoint.outline import read_outline
 from gradwire.checkpoint.packs import PackRef
 from gradwire.checkpoint.reading import find, reading
@@ -41,19 +41,25 @@ def fork(
 
     Args:
         source: Where the snapshot is.
-        target: A store without snapshots.
+        target: A store without snapshots. What a fork that was cut off has left there is used again or removed.
         ref: An update of the present branch (journalled ones too), a tag, or None for the newest snapshot.
         progress: Told the bytes of each object that was copied.
 
     Raises:
         NoCheckpoint: there is no such snapshot or journalled update, or it was removed meanwhile.
         DamagedCheckpoint: it is not whole, or what was written does not read back.
-        StoreError: the target holds snapshots already, or a store did not answer.
+        StoreError: the target holds snapshots or another writer's claims already, or a store did not answer.
     """
     present = CommitLog(target).history()
     if present.commits or present.damaged:
         raise StoreError(f"{target.url} holds snapshots already: fork to a URL of its own")
     commit, update = _base(source, ref)
+    entries = _entries(source, commit, update)
+    epochs = {commit.epoch, *(Place.of(name).epoch for name in entries)}
+    if not {epoch.sequence for epoch in present.epochs} <= epochs:
+        raise _taken(target)
+    for name in entry_names(target):  # without a snapshot nobody needs them, and this one must not lead to them
+        target.delete(name)
     copied = 0
     with reading(source, commit):
         outline = read_outline(source, commit)
@@ -66,13 +72,20 @@ def fork(
             target.put_content(each.name.partition("/")[0], data, each.digest)
             copied += len(data)
             progress(len(data))
-        documents, size = _copy_journal(source, target, commit, update)
+        copied += sum(_copy_entry(source, target, name) for name in entries)
         verify(target, commit)
-    claims = {name: source.get(name, LONGEST_COMMIT) for name in documents}
+    claims = {commit_name(epoch): source.get(commit_name(epoch), LONGEST_COMMIT) for epoch in sorted(epochs)}
     for name, document in {**claims, commit.name: commit.to_bytes()}.items():
-        if not target.put_new(name, document):
-            raise StoreError(f"{target.url}: another writer took it over; fork to a URL of its own")
-    return Fork(commit, update, copied + size)
+        if sorted(entry_names(target)) != sorted(entries) or not target.put_new(name, document):
+            raise _taken(target)
+    return Fork(commit, update, copied)
+
+
+def _taken(target: Store) -> StoreError:
+    return StoreError(
+        f"{target.url} is another run's or fork's, which has written there and saved no snapshot yet: fork to a URL of "
+        "its own, or empty this one first"
+    )
 
 
 def _base(source: Store, ref: int | str | None) -> tuple[Commit, int]:
@@ -90,17 +103,24 @@ def _base(source: Store, ref: int | str | None) -> tuple[Commit, int]:
         raise
 
 
-def _copy_journal(source: Store, target: Store, commit: Commit, update: int) -> tuple[list[str], int]:
-    """Copy the entries from a snapshot to an update; names of the claims that they need, and the bytes copied."""
-    epochs, size = {commit.epoch}, 0
-    if update > commit.update:
-        for each, names in JournalReader(source, commit).names.items():
-            if each > update:
-                break
-            for name in names:
-                data = source.get(name, LONGEST_ENTRY)
-                parse_journal_entry(data, Place.of(name), f"{source.url}: {name}")
-                target.put_new(name, data)
-                epochs.add(Place.of(name).epoch)
-                size += len(data)
-    return [commit_name(epoch) for epoch in sorted(epochs)], size
+def _entries(source: Store, commit: Commit, update: int) -> list[str]:
+    """The names of the journal's entries from a snapshot to an update."""
+    if update == commit.update:
+        return []
+    return [name for each, names in JournalReader(source, commit).names.items() if each <= update for name in names]
+
+
+def _copy_entry(source: Store, target: Store, name: str) -> int:
+    """Copy an entry; its bytes."""
+    place = Place.of(name)
+    try:
+        data = source.get(name, LONGEST_ENTRY)
+    except MissingObject as error:
+        raise NoCheckpoint(
+            f"{source.url}: update {place.update} was removed from the journal while it was copied, as newer snapshots "
+            "were saved; fork a newer update"
+        ) from error
+    parse_journal_entry(data, place, f"{source.url}: {name}")
+    if not target.put_new(name, data):
+        raise _taken(target)
+    return len(data)

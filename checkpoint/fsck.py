@@ -1,13 +1,14 @@
 """Reading everything that a store holds, and telling what is damaged and what that costs."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gradwire.checkpoint.commit import Commit, commit_name
 from gradwire.checkpoint.commits import CommitLog, History
 from gradwire.checkpoint.errors import DamagedCheckpoint, MissingObject
 from gradwire.checkpoint.journal import LONGEST_ENTRY, Place, parse_journal_entry
+from gradwire.checkpoint.journal_reader import entry_names
 from gradwire.checkpoint.outline import Named, Outline, outline_of
 from gradwire.checkpoint.snapshot import Part, read_part
 from gradwire.checkpoint.store import Store
@@ -175,7 +176,7 @@ class _Check:
     def _check_journals(self, history: History) -> int:
         updates = {commit.sequence: commit.update for commit in history.commits}
         count = 0
-        for name in self._entries():
+        for name in entry_names(self._store):
             count += 1
             place = Place.of(name)
             try:
@@ -188,11 +189,6 @@ class _Check:
                 since = f"; update {base} and the snapshots after it are not affected" if base is not None else ""
                 self._find(name, str(error), f"update {place.update} and those journalled on it{since}")
         return count
-
-    def _entries(self) -> Iterator[str]:
-        for base in self._store.folders("journal"):
-            for epoch in self._store.folders(base):
-                yield from self._store.list(epoch)
 
     def _check_tags(self, history: History, tags: TagList) -> None:
         for name, error in tags.damaged.items():

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gradwire.checkpoint.commits import History
 from gradwire.checkpoint.errors import DamagedCheckpoint
 from gradwire.checkpoint.journal import Place
-from gradwire.checkpoint.journal_reader import JournalReader
+from gradwire.checkpoint.journal_reader import JournalReader, entry_names
 from gradwire.checkpoint.store import Store
 from gradwire.checkpoint.verdicts import Verdict
 
@@ -28,12 +28,7 @@ class JournalGarbage:
         Raises:
             StoreError: the store did not answer.
         """
-        entries = [
-            name
-            for base in self._store.folders("journal")
-            for epoch in self._store.folders(base)
-            for name in self._store.list(epoch)
-        ]
+        entries = list(entry_names(self._store))
         if not entries:
             return
         newest = max((epoch.sequence for epoch in history.epochs), default=0)

@@ -153,6 +153,17 @@ class JournalReader:
         return Seal(self._base.sequence, self._epochs[update], update)
 
 
+def entry_names(store: Store) -> Iterator[str]:
+    """The names of all entries in a store, whether they count or not.
+
+    Raises:
+        StoreError: the store could not be listed.
+    """
+    for base in store.folders("journal"):
+        for epoch in store.folders(base):
+            yield from store.list(epoch)
+
+
 def read_update(store: Store, names: Sequence[str]) -> list[Entry]:
     """The entries of the objects of an update, verified; errors as of JournalReader.read."""
     return [

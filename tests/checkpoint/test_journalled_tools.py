@@ -1,16 +1,19 @@
 """The journal in the log, in forks, in fsck and in what is pruned."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from gradwire.checkpoint import Checkpointer, DamagedCheckpoint, NoCheckpoint
+from gradwire.checkpoint import Checkpointer, DamagedCheckpoint, NoCheckpoint, StoreError
 from gradwire.checkpoint.commit import Seal
 from gradwire.checkpoint.fork import fork
 from gradwire.checkpoint.fsck import check
 from gradwire.checkpoint.history import read_log
-from gradwire.checkpoint.journal import Place
-from gradwire.checkpoint.journal_reader import JournalReader
+from gradwire.checkpoint.journal import Entry, Place, entry_bytes
+from gradwire.checkpoint.journal_reader import JournalReader, entry_names
 from gradwire.checkpoint.outline import read_outline
 from gradwire.checkpoint.pruning import plan_prune
 from gradwire.checkpoint.repair import repair
@@ -64,6 +67,58 @@ def test_a_fork_of_what_a_later_epoch_journalled_takes_its_claims_along(tmp_path
     fork(store, target, 26)
     assert JournalReader(target, base).updates() == list(range(21, 27))
     assert JournalReader(target, base).seal(24).epoch == writer.epoch
+
+
+@pytest.mark.parametrize("then", ["earlier", "another run's"])
+def test_what_a_fork_that_was_cut_off_has_left_is_not_taken_for_the_next_ones(
+    tmp_path: Path, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, target = journalled(str(tmp_path / "a")), Store.open(str(tmp_path / "target"))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("gradwire.checkpoint.fork.verify", Mock(side_effect=KeyboardInterrupt))
+        fork(store, target, 15)
+    assert list(entry_names(target))
+    if then == "earlier":
+        update = 12
+    else:
+        store, update = Store.open(str(tmp_path / "b")), 14
+        commit = Checkpointer(store.url).save(state_at(10), {"updates": 10})
+        for number in range(11, 16):
+            place = Place(commit.sequence, commit.epoch, number, 0, 2)
+            for each in (place, replace(place, rank=1)):
+                store.put_new(each.name, entry_bytes(Entry(each, {"lr": 7.0}, {})))
+    forked = fork(store, target, update)
+    there, clean = JournalReader(target, forked.commit), Store.open(str(tmp_path / "clean"))
+    fork(store, clean, update)
+    assert there.updates() == list(range(11, update + 1))
+    assert {name: target.get(name, 2**20) for name in entry_names(target)} == {
+        name: clean.get(name, 2**20) for name in entry_names(clean)
+    }
+    assert check(target).sound
+
+
+def test_where_another_writer_has_a_claim_is_no_place_for_a_fork(tmp_path: Path) -> None:
+    store, target = journalled(str(tmp_path / "a")), Store.open(str(tmp_path / "b"))
+    for _ in range(3):
+        claimed(target)
+    with pytest.raises(StoreError, match=r"is another run's or fork's.*empty this one first"):
+        fork(store, target, 13)
+    assert not list(entry_names(target))
+
+
+def test_what_was_trimmed_while_it_was_forked_is_not_called_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, target = journalled(str(tmp_path / "a")), Store.open(str(tmp_path / "b"))
+    gone = entry(store, 10, 12)
+
+    def trimmed(*arguments: Any) -> Any:
+        store.delete(gone)
+        return read_outline(*arguments)
+
+    monkeypatch.setattr("gradwire.checkpoint.fork.read_outline", trimmed)
+    with pytest.raises(NoCheckpoint, match="update 12 was removed from the journal while it was copied"):
+        fork(store, target, 13)
 
 
 def test_an_update_that_was_not_journalled_is_refused(tmp_path: Path) -> None:
