@@ -2,23 +2,22 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
+import numpy as np
 import torch
 import xxhash
 from torch import Tensor
 
 from gradwire.checkpoint.coding import Decoder, encode
-from gradwire.checkpoint.document import LARGEST, Fields
-from gradwire.checkpoint.errors import DamagedCheckpoint, StateTooLarge, UnsupportedState
-from gradwire.checkpoint.tensors import DTYPES, check_storable
+from gradwire.checkpoint.document import LARGEST, Fields, are_sizes
+from gradwire.checkpoint.errors import DamagedCheckpoint, UnsupportedState
+from gradwire.checkpoint.tensors import DTYPES, check_storable, check_truths
 
 LONGEST_BLOB = 8 * 2**30
 CHUNK = 4 * 2**20  # bytes that are coded and proven together
-_MOST_DIMENSIONS = 64
 _CODING = re.compile(r"raw|planes\+zstd|encoded:[ -~]{1,1000}")
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 
@@ -100,8 +99,8 @@ class StoredBlob:
         name = fields.text("dtype")
         if name not in DTYPES:
             raise fields.damaged("dtype", f"expected one of {', '.join(DTYPES)}")
-        shape = fields.list("shape", _MOST_DIMENSIONS)
-        if not all(type(size) is int and size >= 0 for size in shape) or math.prod(max(n, 1) for n in shape) > 2**56:
+        shape = fields.list("shape")
+        if not are_sizes(shape):
             raise fields.damaged("shape", "expected sizes that a tensor can have")
         blob = cls(
             DTYPES[name],
@@ -183,7 +182,8 @@ def bytes_of(data: Tensor) -> Tensor:
 
 def store_blob(blob: Blob) -> tuple[StoredBlob, list[memoryview]]:
     """What the header says of a blob, and the bytes that are stored."""
-    data = bytes_of(blob.data).cpu().numpy().data
+    elements = bytes_of(blob.data)
+    data = (elements.ne(0).view(torch.uint8) if blob.data.dtype == torch.bool else elements).cpu().numpy().data
     chunks, pieces = [], []
     for start in range(0, len(data), CHUNK):
         plain = data[start : start + CHUNK]
@@ -200,24 +200,33 @@ def _coded(plain: memoryview, blob: Blob) -> memoryview:
 
 
 def load_blob(blob: StoredBlob, data: memoryview, where: str) -> Blob:
-    """The blob of stored bytes.
+    """The blob of stored bytes; the caller has seen to it that there is memory for it.
 
     Raises:
         DamagedCheckpoint: they are not those that the header tells of.
-        StateTooLarge: it does not fit into the memory that is free.
     """
-    free = psutil.virtual_memory().available
-    if blob.length > free:
-        raise StateTooLarge(f"{where} takes {blob.length} bytes and {free} bytes of memory are free")
     tensor = torch.empty(blob.shape, dtype=blob.dtype)
-    target, decoder = bytes_of(tensor).numpy().data, Decoder()
+    memory = bytes_of(tensor).numpy().data
+    _decode(blob, data, where, lambda start, length: memory[start : start + length])
+    return Blob(tensor, blob.ranges, blob.coding)
+
+
+def prove_blob(blob: StoredBlob, data: memoryview, where: str) -> None:
+    """Prove stored bytes as `load_blob` does, in the memory of one chunk; arguments and errors as there."""
+    bench = np.empty(min(blob.length, CHUNK), np.uint8).data
+    _decode(blob, data, where, lambda start, length: bench[:length])
+
+
+def _decode(blob: StoredBlob, data: memoryview, where: str, memory: Callable[[int, int], memoryview]) -> None:
+    """Decode and prove a blob's chunks, each in the memory that is given for its place in the blob and its length."""
+    start, decoder = 0, Decoder()
     for chunk, length in zip(blob.chunks, _lengths(blob.length), strict=True):
-        place, target = target[:length], target[length:]
+        place = memory(start, length)
         if chunk.stored == length:
             place[:] = data[:length]
         else:
             decoder.decode_into(place, data[: chunk.stored], blob.dtype.itemsize, where)
         if xxhash.xxh3_128_hexdigest(place) != chunk.digest:
             raise DamagedCheckpoint(f"{where} is altered: its bytes do not have the digest {chunk.digest}")
-        data = data[chunk.stored :]
-    return Blob(tensor, blob.ranges, blob.coding)
+        check_truths(place, blob.dtype, where)
+        data, start = data[chunk.stored :], start + length

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from gradwire.checkpoint import tree
 from gradwire.checkpoint.ancestry import Ancestry, read_ancestry
-from gradwire.checkpoint.document import FORMAT, Fields, dump, load
-from gradwire.checkpoint.errors import DamagedCheckpoint
+from gradwire.checkpoint.document import FORMAT, LARGEST, Fields, dump, load
+from gradwire.checkpoint.errors import DamagedCheckpoint, UnsupportedState
 from gradwire.checkpoint.snapshot import PartRef
 
 LONGEST_COMMIT = 16 * 2**20
@@ -166,7 +166,7 @@ class Commit:
                 "writer": self.writer.to_json(),
                 "created": self.created,
                 "reason": self.reason,
-                "clock": {name: tree.encode_scalar(value, f"clock.{name}") for name, value in self.clock.items()},
+                "clock": {name: _count(value, f"clock.{name}") for name, value in self.clock.items()},
                 "metrics": {name: tree.encode_scalar(value, f"metrics.{name}") for name, value in self.metrics.items()},
                 "world_size": self.world_size,
                 "captured": {kind: list(names) for kind, names in self.captured.items()},
@@ -243,7 +243,7 @@ def _commit(fields: Fields, sequence: int, where: str) -> Commit:
         writer=Writer.from_json(fields.fields("writer")),
         created=fields.text("created"),
         reason=fields.text("reason"),
-        clock=_numbers(fields.fields("clock")),
+        clock=_counts(fields.fields("clock")),
         metrics=_numbers(fields.fields("metrics")),
         world_size=world_size,
         captured={kind: _names(captured, kind) for kind in ("shared", "local")},
@@ -255,8 +255,22 @@ def _commit(fields: Fields, sequence: int, where: str) -> Commit:
     return commit
 
 
+def _count(value: int | float, path: str) -> Any:
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise UnsupportedState(f"{path} is a whole number of {value.bit_length()} bits: a clock counts to {LARGEST}")
+    return tree.encode_scalar(value, path)
+
+
+def _counts(fields: Fields) -> dict[str, Any]:
+    values = _numbers(fields)
+    for name, value in values.items():
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise fields.damaged(name, f"expected a number of at most {LARGEST}")
+    return values
+
+
 def _numbers(fields: Fields) -> dict[str, Any]:
-    values = {name: tree.decode_scalar(node, f"{fields.where}, {name}") for name, node in fields.values.items()}
+    values = {name: tree.decode_scalar(node, f"{fields.where}, {name[:80]}") for name, node in fields.values.items()}
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise fields.damaged(name, "expected a number")

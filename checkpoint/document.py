@@ -1,8 +1,9 @@
 """JSON documents of a store: strictly read, because everything that comes back from a store is untrusted."""
 
 import json
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -10,6 +11,10 @@ from gradwire.checkpoint.errors import DamagedCheckpoint, UnsupportedFormat
 
 FORMAT = 1
 LARGEST = 2**62
+DEEPEST_DOCUMENT = 200  # what a tree of 64 levels takes
+MOST_AXES = 64
+_MOST_ELEMENTS = 2**56
+_LONGEST_NUMBER = len(str(-LARGEST))
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _XXH3 = re.compile(r"[0-9a-f]{32}")
 
@@ -32,8 +37,13 @@ def load(data: bytes, where: str) -> "Fields":
     """
     try:
         values = json.loads(
-            data.decode("ascii"), object_pairs_hook=_without_duplicates, parse_constant=_refuse, parse_float=_refuse
+            data.decode("ascii"),
+            object_pairs_hook=_without_duplicates,
+            parse_constant=_refuse,
+            parse_float=_refuse,
+            parse_int=_whole_number,
         )
+        _check_depth(values)
     except (ValueError, RecursionError) as error:
         raise DamagedCheckpoint(f"{where} is not a valid document: {error}") from error
     if not isinstance(values, dict):
@@ -56,6 +66,46 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse(text: str) -> NoReturn:
     raise ValueError(f"{text[:40]} is not written as a number here")
+
+
+def _whole_number(text: str) -> int:
+    if len(text) > _LONGEST_NUMBER or not -LARGEST <= (number := int(text)) <= LARGEST:
+        raise ValueError(f"{text[:40]} is larger than a number may be here")
+    return number
+
+
+def _check_depth(values: object) -> None:
+    """Raise ValueError where something is nested deeper than any document is."""
+    level = [values]
+    for _ in range(DEEPEST_DOCUMENT):
+        entries = (node.values() if isinstance(node, dict) else node for node in level if isinstance(node, dict | list))
+        level = [each for found in entries for each in found if isinstance(each, dict | list)]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {DEEPEST_DOCUMENT} levels deep")
+
+
+def shown(value: object) -> str:
+    """A value of a document as a message tells it: in a few words, however large or deep it is."""
+    if isinstance(value, str):
+        return repr(value[:80])
+    if isinstance(value, dict):
+        return f"an object of {len(value)} entries"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)} entries"
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a whole number of {value.bit_length()} bits"
+    return str(value) if value is None or isinstance(value, int) else f"a {type(value).__name__}"
+
+
+def are_sizes(values: Iterable[Any]) -> bool:
+    """Whether these are sizes, or offsets, that a tensor can have: few, and of a product that can be counted."""
+    sizes = [*values]
+    return (
+        len(sizes) <= MOST_AXES
+        and all(type(size) is int and 0 <= size <= _MOST_ELEMENTS for size in sizes)
+        and math.prod(max(size, 1) for size in sizes) <= _MOST_ELEMENTS
+    )
 
 
 @dataclass(frozen=True)
@@ -120,8 +170,7 @@ class Fields:
         )
 
     def damaged(self, key: str, expected: str) -> DamagedCheckpoint:
-        found = repr(self.values.get(key))
-        return DamagedCheckpoint(f"{self.where}: {key} is {found[:80]}, {expected}")
+        return DamagedCheckpoint(f"{self.where}: {key[:80]} is {shown(self.values.get(key))}, {expected}")
 
     def _get(self, key: str) -> Any:
         if key not in self.values:

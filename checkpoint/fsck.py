@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from gradwire.checkpoint.commit import Commit, commit_name
 from gradwire.checkpoint.commits import CommitLog, History
 from gradwire.checkpoint.errors import DamagedCheckpoint, MissingObject
-from gradwire.checkpoint.journal import LONGEST_ENTRY, Place, parse_journal_entry
+from gradwire.checkpoint.journal import LONGEST_ENTRY, Place, prove_journal_entry
 from gradwire.checkpoint.journal_reader import entry_names
 from gradwire.checkpoint.outline import Named, Outline, outline_of
-from gradwire.checkpoint.snapshot import Part, read_part
+from gradwire.checkpoint.packs import PackRef
+from gradwire.checkpoint.snapshot import Part, PartRef, read_part
 from gradwire.checkpoint.store import Store
 from gradwire.checkpoint.tags import TagList, Tags
 from gradwire.checkpoint.verification import damages, uses_of
@@ -129,37 +130,36 @@ class _Check:
                 )
 
     def _check_parts(self, history: History) -> tuple[dict[int, Outline], int]:
-        users: dict[str, list[Commit]] = defaultdict(list)
+        users: dict[PartRef, list[Commit]] = defaultdict(list)
         for commit in history.commits:
             for ref in commit.parts:
-                users[ref.name].append(commit)
-        parts: dict[str, Part] = {}
-        for name, commits in users.items():
-            ref = next(ref for ref in commits[0].parts if ref.name == name)
+                users[ref].append(commit)
+        parts: dict[PartRef, Part] = {}
+        for ref, commits in users.items():
             try:
-                parts[name] = read_part(self._store, ref)
+                parts[ref] = read_part(self._store, ref)
             except DamagedCheckpoint as error:
-                self._find(name, str(error), _updates(commits), _numbers(commits))
+                self._find(ref.name, str(error), _updates(commits), _numbers(commits))
         outlines: dict[int, Outline] = {}
         for commit in history.commits:
-            if all(ref.name in parts for ref in commit.parts):
+            if all(ref in parts for ref in commit.parts):
                 try:
-                    outlines[commit.sequence] = outline_of([parts[ref.name] for ref in commit.parts], commit.name)
+                    outlines[commit.sequence] = outline_of([parts[ref] for ref in commit.parts], commit.name)
                 except DamagedCheckpoint as error:
                     self._find(commit.name, str(error), _updates([commit]), (commit.sequence,))
-        return outlines, len(users)
+        return outlines, len({ref.name for ref in users})
 
     def _check_packs(self, history: History, outlines: dict[int, Outline]) -> int:
         commits = {commit.sequence: commit for commit in history.commits}
-        users: dict[str, list[Commit]] = defaultdict(list)
+        users: dict[PackRef, list[Commit]] = defaultdict(list)
         for sequence, outline in outlines.items():
-            for name in {pack.name for part in outline.parts for pack in part.packs}:
-                users[name].append(commits[sequence])
+            for pack in {pack for part in outline.parts for pack in part.packs}:
+                users[pack].append(commits[sequence])
         for damage in damages(self._store, uses_of(outlines.values()), self._note_read):
-            affected = users[damage.name]
+            affected = users[damage.pack]
             lost = f"{_updates(affected)}: {_tensors(damage.lost)}" if damage.lost else "nothing that is used"
-            self._find(damage.name, damage.problem, lost, _numbers(affected) if damage.lost else ())
-        return len(users)
+            self._find(damage.pack.name, damage.problem, lost, _numbers(affected) if damage.lost else ())
+        return len({pack.name for pack in users})
 
     @staticmethod
     def _left(listed: list[str], history: History, outlines: dict[int, Outline]) -> tuple[str, ...]:
@@ -181,7 +181,7 @@ class _Check:
             place = Place.of(name)
             try:
                 data = self._store.get(name, LONGEST_ENTRY)
-                parse_journal_entry(data, place, f"{self._store.url}: {name}")
+                prove_journal_entry(data, place, f"{self._store.url}: {name}")
             except MissingObject:
                 continue  # trimmed meanwhile
             except DamagedCheckpoint as error:

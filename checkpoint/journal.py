@@ -8,13 +8,16 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from types import MappingProxyType
 
+import psutil
+
 from gradwire.checkpoint import tree
-from gradwire.checkpoint.blobs import Blob, StoredBlob, check_blob, load_blob, store_blob
+from gradwire.checkpoint.blobs import Blob, StoredBlob, check_blob, load_blob, prove_blob, store_blob
 from gradwire.checkpoint.commit import seal
 from gradwire.checkpoint.document import FORMAT, Fields, load
-from gradwire.checkpoint.errors import DamagedCheckpoint, UnsupportedState
+from gradwire.checkpoint.errors import DamagedCheckpoint, StateTooLarge, UnsupportedState
 
 LONGEST_ENTRY = 4 * 2**30
 LONGEST_HEADER = 16 * 2**20
@@ -144,8 +147,30 @@ def parse_journal_entry(data: bytes, place: Place, where: str) -> Entry:
     Raises:
         DamagedCheckpoint: it is cut short, altered, misplaced or contradicts itself.
         UnsupportedFormat: it was written in a newer format.
-        StateTooLarge: its tensors do not fit into the memory that is free.
+        StateTooLarge: its tensors together do not fit into the memory that is free (nothing is allocated then).
     """
+    fields, stored = _opened(data, place, where)
+    needed, free = sum(blob.length for _, blob, _ in stored), psutil.virtual_memory().available
+    if needed > free:
+        raise StateTooLarge(f"{where} takes {needed} bytes and {free} bytes of memory are free")
+    tensors = {name: load_blob(blob, piece, f"{where}, {name}") for name, blob, piece in stored}
+    return Entry(place, _scalars(fields), MappingProxyType(tensors), _state_digest(fields))
+
+
+def prove_journal_entry(data: bytes, place: Place, where: str) -> None:
+    """Prove the entry in `data` as `parse_journal_entry` does, in the memory of one chunk of a tensor.
+
+    Raises:
+        DamagedCheckpoint, UnsupportedFormat: as there.
+    """
+    fields, stored = _opened(data, place, where)
+    _scalars(fields), _state_digest(fields)
+    for name, blob, piece in stored:
+        prove_blob(blob, piece, f"{where}, {name}")
+
+
+def _opened(data: bytes, place: Place, where: str) -> tuple[Fields, list[tuple[str, StoredBlob, memoryview]]]:
+    """The header of an entry, and of each of its tensors name, description and stored bytes."""
     whole = memoryview(data)
     end = max(len(data) - _SEAL, 0)
     if _digest_line(whole[:end]) != data[end:]:
@@ -159,7 +184,7 @@ def parse_journal_entry(data: bytes, place: Place, where: str) -> Entry:
         raise fields.damaged("kind", "expected 'journal'")
     if (found := _place(fields)) != place:
         raise DamagedCheckpoint(f"{where} holds the entry of {found}")
-    return Entry(place, _scalars(fields), _tensors(fields, whole[payload:end]), _state_digest(fields))
+    return fields, _stored(fields, whole[payload:end])
 
 
 def _digest_line(data: memoryview) -> bytes:
@@ -195,15 +220,12 @@ def _state_digest(fields: Fields) -> str | None:
     return digest
 
 
-def _tensors(fields: Fields, payload: memoryview) -> Mapping[str, Blob]:
+def _stored(fields: Fields, payload: memoryview) -> list[tuple[str, StoredBlob, memoryview]]:
     entries = [Fields.of(value, f"{fields.where}, tensors") for value in fields.list("tensors")]
     stored = [(entry.text("name", _LONGEST_NAME), StoredBlob.from_json(entry)) for entry in entries]
     if len({name for name, _ in stored}) != len(stored):
         raise DamagedCheckpoint(f"{fields.where} has two tensors of one name")
     if sum(blob.stored for _, blob in stored) != len(payload):
         raise DamagedCheckpoint(f"{fields.where}: its tensors do not take up its {len(payload)} bytes")
-    tensors: dict[str, Blob] = {}
-    for name, blob in stored:
-        tensors[name] = load_blob(blob, payload[: blob.stored], f"{fields.where}, {name}")
-        payload = payload[blob.stored :]
-    return MappingProxyType(tensors)
+    ends = [*accumulate((blob.stored for _, blob in stored), initial=0)]
+    return [(name, blob, payload[start:end]) for (name, blob), (start, end) in zip(stored, pairwise(ends), strict=True)]

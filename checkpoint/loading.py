@@ -31,8 +31,28 @@ def load_tree(store: Store, places: Places, node: Any, where: str, wanted: Wante
         StateTooLarge: it does not fit into memory.
         StoreError: a pack could not be read.
     """
-    needed = _Needed(places, where, wanted)
-    tree.decode(node, needed.tensor, where, needed.slices)
+    return _load(store, _needed(places, node, where, wanted), node, where)
+
+
+def load_whole_tree(
+    store: Store, places: Places, node: Any, where: str, wanted: Wanted | None = None
+) -> dict[str, Any]:
+    """All of a snapshot's shared tree, or of a rank's own; arguments and errors as in `load_tree`.
+
+    It is a dict, and has all the tensors that there are places of.
+    """
+    needed = _needed(places, node, where, wanted)
+    needed.check_whole(node)
+    tree_: dict[str, Any] = _load(store, needed, node, where)
+    return tree_
+
+
+def check_tree(places: Places, node: Any, where: str) -> None:
+    """Raise DamagedCheckpoint where `load_whole_tree` would whatever the tensors' bytes are; nothing is read."""
+    _needed(places, node, where).check_whole(node)
+
+
+def _load(store: Store, needed: "_Needed", node: Any, where: str) -> Any:
     values = dict(zip(needed.of, read_scattered(store, list(needed.of.values())), strict=True))
 
     def join(path: Path, shape: tuple[int, ...], begins: Begins) -> Tensor | Cut:
@@ -43,6 +63,12 @@ def load_tree(store: Store, places: Places, node: Any, where: str, wanted: Wante
         return data if box is None else Cut(shape, box, data)
 
     return tree.decode(node, values.__getitem__, where, join)
+
+
+def _needed(places: Places, node: Any, where: str, wanted: Wanted | None = None) -> "_Needed":
+    needed = _Needed(places, where, wanted)
+    tree.decode(node, needed.tensor, where, needed.slices)
+    return needed
 
 
 class _Needed:
@@ -58,6 +84,13 @@ class _Needed:
         self._wanted = wanted
         self._seen: set[int] = set()
         self.of: dict[int, tuple[Sequence[PackRef], StoredTensor]] = {}
+
+    def check_whole(self, node: Any) -> None:
+        """Raise DamagedCheckpoint unless the node that was gone through is that of a dict with all tensors."""
+        if not isinstance(node, dict) or "dict" not in node:
+            raise DamagedCheckpoint(f"{self._where}: the tree is not a dict")
+        if left := len(self._places) - len(self._seen):
+            raise DamagedCheckpoint(f"{self._where}: {left} tensors stand nowhere in the tree")
 
     def stored(self, number: int) -> StoredTensor:
         part, index = self._places[number]
@@ -82,7 +115,7 @@ class _Needed:
         boxes = [_box(offsets, each.shape) for offsets, each in stored]
         reason = "its slices are of different types or shapes" if odd or not stored else not_made_up(shape, boxes)
         if reason:
-            raise DamagedCheckpoint(f"{self._where}, {'.'.join(map(str, path))}: {reason}")
+            raise DamagedCheckpoint(f"{self._where}, {tree.dotted(path)}: {reason}")
         wanted = self.box(path, shape)
         for box, (_, number) in zip(boxes, begins, strict=True):
             if wanted is None or overlaps(box, wanted):

@@ -1,6 +1,7 @@
 """The tensors of a snapshot by name, without their values."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +10,8 @@ from torch import Tensor
 
 from gradwire.checkpoint import tree
 from gradwire.checkpoint.commit import Commit
-from gradwire.checkpoint.document import LARGEST
-from gradwire.checkpoint.errors import DamagedCheckpoint
+from gradwire.checkpoint.errors import UnsupportedState
+from gradwire.checkpoint.loading import check_tree
 from gradwire.checkpoint.snapshot import Part, local_places, read_parts, shared_places
 from gradwire.checkpoint.store import Store
 from gradwire.checkpoint.tensors import StoredTensor
@@ -70,7 +71,10 @@ def read_outline(store: Store, commit: Commit) -> Outline:
 
 
 def outline_of(parts: Sequence[Part], where: str) -> Outline:
-    """The names of what parts, in order of rank, hold. Raises DamagedCheckpoint as `read_outline` does."""
+    """The names of what parts, in order of rank, hold; they are held to what restoring holds them to.
+
+    Raises DamagedCheckpoint as `read_outline` does.
+    """
     tensors: list[Named] = []
     values: dict[str, Any] = {}
     trees = [
@@ -78,20 +82,29 @@ def outline_of(parts: Sequence[Part], where: str) -> Outline:
         *((f"local[{part.rank}]", part.local, local_places(part)) for part in parts),
     ]
     for name, node, places in trees:
-        left = dict(places)
+        check_tree(places, node, f"{where}, {name}")
         for path, leaf in _leaves(tree.decode(node, _marker, f"{where}, {name}", _slices), name):
             if not isinstance(leaf, Tensor):
                 values[path] = leaf
-            elif int(leaf) not in left:
-                raise DamagedCheckpoint(f"{where}: {path} is tensor {int(leaf)}, which does not exist or is used twice")
             else:
-                tensors.append(Named(path, *left.pop(int(leaf))))
+                tensors.append(Named(path, *places[int(leaf)]))
+    if _is_of_torch(parts):
+        from gradwire.checkpoint.dcp.parts import described  # torch's adapter is imported where it was used
+
+        with suppress(UnsupportedState):  # it only has that name
+            described(parts, where)
     return Outline(tuple(tensors), values, tuple(parts))
 
 
+def _is_of_torch(parts: Sequence[Part]) -> bool:
+    """Whether torch.distributed.checkpoint saved this: see the format."""
+    own = [[key for key, _ in part.local["dict"]] for part in parts]
+    return parts[0].shared == {"dict": []} and all(keys == ["dcp"] for keys in own)
+
+
 def _marker(number: int) -> Tensor:
-    """Stands for a tensor of that number until its place is found; -1 where no tensor can have it."""
-    return torch.tensor(number if 0 <= number <= LARGEST else -1)
+    """Stands for a tensor of that number until its place is found."""
+    return torch.tensor(number)
 
 
 @dataclass(frozen=True)

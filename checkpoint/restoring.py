@@ -9,7 +9,7 @@ from gradwire.checkpoint.commit import Commit, parse_commit
 from gradwire.checkpoint.commits import CommitLog, History
 from gradwire.checkpoint.errors import CheckpointError, DamagedCheckpoint, WorldSizeMismatch
 from gradwire.checkpoint.known import Known
-from gradwire.checkpoint.loading import load_tree
+from gradwire.checkpoint.loading import load_whole_tree
 from gradwire.checkpoint.ranks import Ranks, raising
 from gradwire.checkpoint.sharded import Wanted
 from gradwire.checkpoint.snapshot import Part, local_places, read_parts, shared_places
@@ -147,19 +147,13 @@ def load_state(store: Store, commit: Commit, rank: int, world_size: int, wanted:
 def load_shared(store: Store, commit: Commit, parts: Sequence[Part], wanted: Wanted | None = None) -> dict[str, Any]:
     """The shared state, from the parts of all ranks; of tensors in slices what is wanted."""
     where = f"{store.url}: update {commit.update}, shared"
-    return _as_dict(load_tree(store, shared_places(parts, where), parts[0].shared, where, wanted))
+    return load_whole_tree(store, shared_places(parts, where), parts[0].shared, where, wanted)
 
 
 def load_local(store: Store, commit: Commit, part: Part) -> dict[str, Any]:
     """A rank's own state."""
     where = f"{store.url}: {commit.parts[part.rank].name}, local"
-    return _as_dict(load_tree(store, local_places(part), part.local, where))
-
-
-def _as_dict(loaded: Any) -> dict[str, Any]:
-    if not isinstance(loaded, dict):
-        raise DamagedCheckpoint("a part's tree is not a dict")
-    return loaded
+    return load_whole_tree(store, local_places(part), part.local, where)
 
 
 def load_everything(

@@ -78,12 +78,12 @@ Wanted = Callable[[tuple[str | int, ...], tuple[int, ...]], Box | None]
 
 def not_made_up(shape: Sequence[int], boxes: Sequence[Box]) -> str:
     """Why boxes do not make up a tensor of this shape, each element once; nothing where they do."""
-    filled = [box for box in boxes if all(start < stop for start, stop in box)]
-    for box in filled:
+    for box in boxes:
         if len(box) != len(shape) or any(
             not 0 <= start <= stop <= size for (start, stop), size in zip(box, shape, strict=True)
         ):
             return f"the slice {shown(box)} does not lie in the tensor of {list(shape)}"
+    filled = [box for box in boxes if all(start < stop for start, stop in box)]
     have = sum(math.prod(stop - start for start, stop in box) for box in filled)
     if have != math.prod(shape):
         return f"the tensor of {list(shape)} has {math.prod(shape)} elements, and its slices have {have}"

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from gradwire.checkpoint.coding import CODINGS, RAW
-from gradwire.checkpoint.document import LARGEST, Fields
+from gradwire.checkpoint.document import LARGEST, Fields, are_sizes, shown
 from gradwire.checkpoint.errors import DamagedCheckpoint, UnsupportedState
 
 CHUNK_BYTES = 2**20
 LONGEST_CHUNK = 64 * 2**20
-_MOST_DIMENSIONS = 64
 _CHUNK = ("pack", "offset", "stored", "length", "coding", "digest")
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
@@ -92,8 +91,8 @@ class StoredTensor:
         name = fields.text("dtype")
         if name not in DTYPES:
             raise fields.damaged("dtype", f"expected one of {', '.join(DTYPES)}")
-        shape = fields.list("shape", _MOST_DIMENSIONS)
-        if not all(type(size) is int and size >= 0 for size in shape) or math.prod(max(n, 1) for n in shape) > 2**56:
+        shape = fields.list("shape")
+        if not are_sizes(shape):
             raise fields.damaged("shape", "expected sizes that a tensor can have")
         chunks = tuple(_chunk(value, pack_sizes, fields.where) for value in fields.list("chunks"))
         tensor = cls(DTYPES[name], tuple(shape), chunks)
@@ -106,7 +105,7 @@ class StoredTensor:
 
 def _chunk(value: object, pack_sizes: tuple[int, ...], where: str) -> Chunk:
     if not isinstance(value, list) or len(value) != len(_CHUNK):
-        raise DamagedCheckpoint(f"{where}: {str(value)[:80]} is not a chunk")
+        raise DamagedCheckpoint(f"{where}: {shown(value)} is not a chunk")
     fields = Fields(dict(zip(_CHUNK, value, strict=True)), where)
     chunk = Chunk(
         fields.integer("pack", 0, len(pack_sizes) - 1),
@@ -123,6 +122,12 @@ def _chunk(value: object, pack_sizes: tuple[int, ...], where: str) -> Chunk:
     if chunk.offset + chunk.stored > pack_sizes[chunk.pack]:
         raise DamagedCheckpoint(f"{where}: a chunk reaches beyond its pack of {pack_sizes[chunk.pack]} bytes")
     return chunk
+
+
+def check_truths(data: memoryview, dtype: torch.dtype, where: str) -> None:
+    """Raise DamagedCheckpoint where the bytes of truth values hold anything but 0 and 1, which torch relies on."""
+    if dtype == torch.bool and len(data) and int(np.frombuffer(data, np.uint8).max()) > 1:
+        raise DamagedCheckpoint(f"{where} holds truth values that are neither 0 nor 1")
 
 
 def check_storable(tensor: Tensor, path: str) -> None:
@@ -166,12 +171,14 @@ def cut(tensor: Tensor, length: int) -> Iterator[memoryview]:
 def pieces(tensor: Tensor, longest: int) -> Iterator[memoryview]:
     """The tensor's bytes in row-major order, at most `longest` (a multiple of 16) at a time, on the CPU.
 
-    A contiguous CPU tensor is not copied; of any other, only the piece at hand is.
+    A contiguous CPU tensor is not copied; of any other, only the piece at hand is. Truth values become 0 and 1, which
+    memory that was never written need not hold.
     """
     plain = tensor.detach().resolve_conj().resolve_neg()
     bits = plain.view(_BITS[plain.dtype.itemsize]) if plain.dtype.itemsize in _BITS else plain
     for piece in _flat_pieces(bits, longest):
-        yield piece.cpu().view(torch.uint8).numpy().data
+        data = piece.cpu().view(torch.uint8)
+        yield (data.ne(0).view(torch.uint8) if plain.dtype == torch.bool else data).numpy().data
 
 
 def _flat_pieces(bits: Tensor, longest: int) -> Iterator[Tensor]:

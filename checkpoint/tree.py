@@ -4,7 +4,7 @@ Plain JSON stands for itself: null, true, false, strings, whole numbers up to 2*
 object with one key:
 
     {"float": "0.1"}            shortest decimal that reads back to the same bits; "inf", "-inf", "nan"
-    {"int": "-0x1fffffffffffffff"}
+    {"int": "-0x1fffffffffffffff"}   of at most 1,023 bits, so that each is a finite float too
     {"tuple": [node, …]}
     {"dict": [[key, node], …]}  in order; keys are strings or whole numbers
     {"tensor": index}           into the part's list of tensors
@@ -16,10 +16,14 @@ from typing import Any
 
 from torch import Tensor
 
+from gradwire.checkpoint.document import are_sizes, shown
 from gradwire.checkpoint.errors import DamagedCheckpoint, UnsupportedState
-from gradwire.checkpoint.sharded import Sharded, Slice, shown
+from gradwire.checkpoint.sharded import Sharded, Slice
+from gradwire.checkpoint.sharded import shown as shown_box
 
 DEEPEST = 64
+LONGEST_INT = 1023
+_LONGEST_TEXT = len(hex(-(2**LONGEST_INT)))  # longer than any float's
 _EXACT = 2**53
 StoreTensor = Callable[[str, Tensor | Slice], int]
 Path = tuple[str | int, ...]
@@ -49,7 +53,7 @@ def _encode(node: Any, store_tensor: StoreTensor, path: str, depth: int) -> Any:
         return {"tensor": store_tensor(path, node)}
     if isinstance(node, Sharded):
         node.check(path)
-        slices = [[list(each.offsets), store_tensor(f"{path}{shown(each.box)}", each)] for each in node.slices]
+        slices = [[list(each.offsets), store_tensor(f"{path}{shown_box(each.box)}", each)] for each in node.slices]
         return {"sharded": [list(node.shape), slices]}
     if isinstance(node, Mapping):
         return {
@@ -75,6 +79,10 @@ def encode_scalar(value: Any, path: str) -> Any:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, int):
+        if value.bit_length() > LONGEST_INT:
+            raise UnsupportedState(
+                f"{path} is a whole number of {value.bit_length()} bits: a checkpoint holds those of {LONGEST_INT}"
+            )
         return int(value) if -_EXACT <= value <= _EXACT else {"int": hex(value)}
     if isinstance(value, float):
         return {"float": repr(float(value))}
@@ -107,7 +115,7 @@ def decode(node: Any, tensor: Callable[[int], Tensor], where: str, join: Join | 
     """
 
     def refuse(path: Path, *_: Any) -> Any:
-        raise DamagedCheckpoint(f"{where}: {'.'.join(map(str, path))} is in slices, which are not expected here")
+        raise DamagedCheckpoint(f"{where}: {dotted(path)} is in slices, which are not expected here")
 
     return _decode(node, tensor, where, join or refuse, ())
 
@@ -135,27 +143,40 @@ def _decode(node: Any, tensor: Callable[[int], Tensor], where: str, join: Join, 
 def _slices(value: list[Any], where: str) -> tuple[tuple[int, ...], list[tuple[tuple[int, ...], int]]]:
     """The shape of a tensor in slices, and of each slice where it begins and its index."""
     shape, slices = value if len(value) == 2 else ([], [])
-    sound = len(value) == 2 and _are_sizes(shape) and isinstance(slices, list)
-    if not sound or not all(
-        isinstance(each, list) and len(each) == 2 and _are_sizes(each[0]) and type(each[1]) is int for each in slices
-    ):
-        raise DamagedCheckpoint(f"{where}: {str(value)[:80]} is not a tensor in slices")
+    sound = len(value) == 2 and isinstance(shape, list) and are_sizes(shape) and isinstance(slices, list)
+    if not sound or not all(_is_slice(each) for each in slices):
+        raise DamagedCheckpoint(f"{where}: {shown(value)} is not a tensor in slices")
     return tuple(shape), [(tuple(offsets), index) for offsets, index in slices]
 
 
-def _are_sizes(values: Any) -> bool:
-    return isinstance(values, list) and all(type(each) is int and 0 <= each <= _EXACT for each in values)
+def _is_slice(entry: Any) -> bool:
+    return (
+        isinstance(entry, list)
+        and len(entry) == 2
+        and isinstance(entry[0], list)
+        and are_sizes(entry[0])
+        and type(entry[1]) is int
+    )
 
 
 def _pairs(entries: list[Any], where: str) -> list[tuple[str | int, Any]]:
     pairs = []
     for entry in entries:
-        if not isinstance(entry, list) or len(entry) != 2 or type(entry[0]) not in (str, int):
-            raise DamagedCheckpoint(f"{where}: {str(entry)[:80]} is not an entry of a dict")
+        if not isinstance(entry, list) or len(entry) != 2 or not _is_key(entry[0]):
+            raise DamagedCheckpoint(f"{where}: {shown(entry)} is not an entry of a dict")
         pairs.append((entry[0], entry[1]))
     if len({key for key, _ in pairs}) != len(pairs):
         raise DamagedCheckpoint(f"{where}: a key stands twice in a dict")
     return pairs
+
+
+def _is_key(value: Any) -> bool:
+    return isinstance(value, str) or (type(value) is int and -_EXACT <= value <= _EXACT)
+
+
+def dotted(path: Path) -> str:
+    """A path as messages show it."""
+    return ".".join(str(key)[:80] for key in path)
 
 
 def decode_scalar(node: Any, where: str) -> Any:
@@ -172,14 +193,18 @@ def decode_scalar(node: Any, where: str) -> Any:
         kind, text = next(iter(node.items()))
         if isinstance(text, str) and kind in ("float", "int"):
             return _number(kind, text, where)
-    raise DamagedCheckpoint(f"{where}: {str(node)[:80]} is not a value")
+    raise DamagedCheckpoint(f"{where}: {shown(node)} is not a value")
 
 
 def _number(kind: str, text: str, where: str) -> int | float:
+    if len(text) > _LONGEST_TEXT:
+        raise DamagedCheckpoint(f"{where}: {text[:80]!r} is longer than a number may be")
     try:
         value: int | float = float(text) if kind == "float" else int(text, 16)
     except ValueError as error:
         raise DamagedCheckpoint(f"{where}: {text[:80]!r} is not a number") from error
+    if isinstance(value, int) and value.bit_length() > LONGEST_INT:
+        raise DamagedCheckpoint(f"{where}: {text[:80]!r} has more than {LONGEST_INT} bits")
     if (repr(value) if isinstance(value, float) else hex(value)) != text:
         raise DamagedCheckpoint(f"{where}: {text[:80]!r} is not how that number is written")
     return value

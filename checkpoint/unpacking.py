@@ -16,7 +16,7 @@ from gradwire.checkpoint.errors import DamagedCheckpoint, StateTooLarge
 from gradwire.checkpoint.pack_walk import PackWalk
 from gradwire.checkpoint.packs import PackRef
 from gradwire.checkpoint.store import Store
-from gradwire.checkpoint.tensors import Chunk, StoredTensor
+from gradwire.checkpoint.tensors import Chunk, StoredTensor, check_truths
 
 READERS = 2  # threads; each reads one pack, and decodes and proves it
 
@@ -70,14 +70,14 @@ class _Target:
     """Where a chunk's bytes go: [length] of a tensor's memory."""
 
     chunk: Chunk
-    item_size: int
+    dtype: torch.dtype
     memory: memoryview
 
     @property
-    def content(self) -> tuple[int, int, int, str, str, int]:
+    def content(self) -> tuple[int, int, int, str, str, str]:
         """Equal for targets of the same bytes; sorted by where those begin."""
         chunk = self.chunk
-        return (chunk.offset, chunk.stored, chunk.length, chunk.coding, chunk.digest, self.item_size)
+        return (chunk.offset, chunk.stored, chunk.length, chunk.coding, chunk.digest, str(self.dtype))
 
 
 def _targets(stored: StoredTensor, tensor: Tensor) -> Iterable[_Target]:
@@ -85,7 +85,7 @@ def _targets(stored: StoredTensor, tensor: Tensor) -> Iterable[_Target]:
         return
     start, memory = 0, tensor.reshape(-1).view(torch.uint8).numpy().data
     for chunk in stored.chunks:
-        yield _Target(chunk, stored.dtype.itemsize, memory[start : start + chunk.length])
+        yield _Target(chunk, stored.dtype, memory[start : start + chunk.length])
         start += chunk.length
 
 
@@ -113,25 +113,25 @@ def _read_pack(store: Store, pack: PackRef, targets: Sequence[_Target]) -> None:
 def _unpack_into(target: _Target, stored: memoryview, decoder: Decoder, where: str) -> None:
     chunk, place = target.chunk, _place(target.chunk, where)
     if chunk.coding != RAW:
-        decoder.decode_into(target.memory, stored, target.item_size, place)
-    _prove(target.memory, chunk, place)
+        decoder.decode_into(target.memory, stored, target.dtype.itemsize, place)
+    _prove(target.memory, chunk, target.dtype, place)
 
 
 def _alike(targets: Sequence[_Target]) -> Iterable[list[_Target]]:
     """The targets of the same bytes together, in the order of the bytes."""
-    found: dict[tuple[int, int, int, str, str, int], list[_Target]] = defaultdict(list)
+    found: dict[tuple[int, int, int, str, str, str], list[_Target]] = defaultdict(list)
     for target in targets:
         found[target.content].append(target)
     return [found[content] for content in sorted(found)]
 
 
-def unpack(pack: memoryview, chunk: Chunk, item_size: int, where: str) -> memoryview:
+def unpack(pack: memoryview, chunk: Chunk, dtype: torch.dtype, where: str) -> memoryview:
     """The bytes of a tensor that a chunk stands for, proven by their digest.
 
     Args:
         pack: The bytes of the chunk's pack.
         chunk: The chunk.
-        item_size: Bytes of the tensor's elements.
+        dtype: Type of the tensor's elements.
         where: Name of the pack, for messages.
 
     Raises:
@@ -139,8 +139,8 @@ def unpack(pack: memoryview, chunk: Chunk, item_size: int, where: str) -> memory
     """
     data, where = pack[chunk.offset : chunk.offset + chunk.stored], _place(chunk, where)
     if chunk.coding != RAW:
-        data = decode(data, item_size, chunk.length, where)
-    _prove(data, chunk, where)
+        data = decode(data, dtype.itemsize, chunk.length, where)
+    _prove(data, chunk, dtype, where)
     return data
 
 
@@ -149,6 +149,7 @@ def _place(chunk: Chunk, where: str) -> str:
     return f"{where}: what is at bytes {chunk.offset} to {chunk.offset + chunk.stored}"
 
 
-def _prove(data: memoryview, chunk: Chunk, where: str) -> None:
+def _prove(data: memoryview, chunk: Chunk, dtype: torch.dtype, where: str) -> None:
     if xxhash.xxh3_128_hexdigest(data) != chunk.digest:
         raise DamagedCheckpoint(f"{where} does not have the digest {chunk.digest}")
+    check_truths(data, dtype, where)

@@ -5,6 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+import xxhash
+
 from gradwire.checkpoint.commit import Commit
 from gradwire.checkpoint.errors import DamagedCheckpoint
 from gradwire.checkpoint.outline import Named, Outline, read_outline
@@ -34,30 +36,34 @@ class PackDamage:
     """What is wrong with a pack.
 
     Args:
-        name: Its name.
+        pack: The pack, as some part tells of it.
         problem: What was found.
-        lost: The tensors that have lost bytes.
+        lost: The tensors that cannot be read any more; none where restoring meets nothing wrong.
     """
 
-    name: str
+    pack: PackRef
     problem: str
     lost: tuple[Named, ...]
 
 
 def uses_of(outlines: Iterable[Outline]) -> list[PackUse]:
-    """The packs that snapshots need, each once, with everything that lies in them."""
-    packs: dict[str, PackRef] = {}
-    chunks: dict[str, list[tuple[Chunk, Named]]] = defaultdict(list)
+    """The packs that snapshots need, each once, with everything that lies in them.
+
+    Parts that tell of one pack differently, of which at most one is right, need two.
+    """
+    packs: set[PackRef] = set()
+    chunks: dict[PackRef, list[tuple[Chunk, Named]]] = defaultdict(list)
     for outline in outlines:
-        packs |= {pack.name: pack for part in outline.parts for pack in part.packs}
+        packs |= {pack for part in outline.parts for pack in part.packs}
         for tensor in outline.tensors:
             for chunk in tensor.stored.chunks:
-                chunks[tensor.part.packs[chunk.pack].name].append((chunk, tensor))
-    return [PackUse(pack, tuple(chunks[name])) for name, pack in sorted(packs.items())]
+                chunks[tensor.part.packs[chunk.pack]].append((chunk, tensor))
+    return [PackUse(pack, tuple(chunks[pack])) for pack in sorted(packs, key=lambda pack: (pack.name, pack.checksum))]
 
 
 def check_pack(store: Store, use: PackUse) -> PackDamage | None:
-    """Read a pack and prove its bytes by its name, and each chunk in it by the chunk's digest; None where it is sound.
+    """Read a pack and prove its bytes by its name and checksum, and each chunk in it by the chunk's digest; None where
+    it is sound.
 
     Raises:
         StoreError: it could not be read.
@@ -67,20 +73,22 @@ def check_pack(store: Store, use: PackUse) -> PackDamage | None:
     try:
         data = memoryview(store.get(pack.name, pack.size))
     except DamagedCheckpoint as error:
-        return PackDamage(pack.name, str(error).removeprefix(f"{store.url}: "), everything)
+        return PackDamage(pack, str(error).removeprefix(f"{store.url}: "), everything)
     if len(data) != pack.size:
-        return PackDamage(pack.name, f"{pack.name} has {len(data)} of its {pack.size} bytes", everything)
+        return PackDamage(pack, f"{pack.name} has {len(data)} of its {pack.size} bytes", everything)
     lost = tuple(dict.fromkeys(tensor for chunk, tensor in use.chunks if not _proven(data, chunk, tensor)))
+    problem = f"{pack.name} does not hold the chunks that its part says" if lost else ""
+    if xxhash.xxh3_128_hexdigest(data) != pack.checksum:
+        lost = lost or everything  # restoring takes nothing of it
+        problem = f"{pack.name} does not have the digest that its part says, {pack.checksum}"
     if content_name(data) != pack.digest:
-        return PackDamage(pack.name, f"{pack.name} is altered: its bytes do not have the digest that names it", lost)
-    if lost:
-        return PackDamage(pack.name, f"{pack.name} does not hold the chunks that its part says", lost)
-    return None
+        problem = f"{pack.name} is altered: its bytes do not have the digest that names it"
+    return PackDamage(pack, problem, lost) if problem else None
 
 
 def _proven(data: memoryview, chunk: Chunk, tensor: Named) -> bool:
     try:
-        unpack(data, chunk, tensor.stored.dtype.itemsize, "a pack")
+        unpack(data, chunk, tensor.stored.dtype, "a pack")
     except DamagedCheckpoint:
         return False
     return True
@@ -116,7 +124,8 @@ def verify(store: Store, commit: Commit) -> Outline:
     """
     outline = read_outline(store, commit)
     for damage in damages(store, uses_of([outline])):
-        raise DamagedCheckpoint(f"{store.url}: {damage.problem}")
+        if damage.lost:
+            raise DamagedCheckpoint(f"{store.url}: {damage.problem}")
     return outline
 
 

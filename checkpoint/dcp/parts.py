@@ -5,7 +5,6 @@ name in the nested state (None where the state was not flattened), where it begi
 has its elements. A value is what is not a tensor: path and value.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -21,12 +20,16 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from gradwire.checkpoint import tree
+from gradwire.checkpoint.document import are_sizes, shown
 from gradwire.checkpoint.errors import DamagedCheckpoint, UnsupportedState
+from gradwire.checkpoint.loading import check_tree
+from gradwire.checkpoint.sharded import Box, not_made_up
 from gradwire.checkpoint.sharded import Slice as TensorSlice
-from gradwire.checkpoint.snapshot import Part
+from gradwire.checkpoint.snapshot import Part, local_places, shared_places
 from gradwire.checkpoint.tensors import StoredTensor
 
 KEY = "dcp"
+_OTHER = "was not written through torch.distributed.checkpoint: restore it instead"
 Path = tuple[str | int, ...] | None
 
 
@@ -92,18 +95,18 @@ def parse(part: Part, where: str) -> tuple[list[Slice], list[Value]]:
     """The slices and values of a part.
 
     Raises:
-        DamagedCheckpoint: it was not written through the adapter, or its entries contradict themselves.
+        UnsupportedState: it was not written through the adapter.
+        DamagedCheckpoint: its entries contradict themselves.
     """
 
     def stored(index: int) -> Any:
-        if not 0 <= index < len(part.tensors):
-            raise DamagedCheckpoint(f"{where}: tensor {index} does not exist")
         return part.tensors[index]
 
+    check_tree(local_places(part), part.local, where)
     own = tree.decode(part.local, stored, where)
     entries = own.get(KEY) if isinstance(own, dict) else None
     if not isinstance(entries, dict) or not all(isinstance(entries.get(key), dict) for key in ("tensors", "values")):
-        raise DamagedCheckpoint(f"{where} was not written through torch.distributed.checkpoint: restore it instead")
+        raise UnsupportedState(f"{where} {_OTHER}")
     slices = [
         _slice(name, entry, part, where)
         for name, found in entries["tensors"].items()
@@ -115,7 +118,7 @@ def parse(part: Part, where: str) -> tuple[list[Slice], list[Value]]:
 
 def _listed(entries: Any, where: str) -> list[Any]:
     if not isinstance(entries, list):
-        raise DamagedCheckpoint(f"{where}: {str(entries)[:80]} are no slices")
+        raise DamagedCheckpoint(f"{where}: {shown(entries)} are no slices")
     return entries
 
 
@@ -125,44 +128,49 @@ def _value(name: Any, entry: Any, where: str) -> Value:
 
 def _path(name: Any, entry: Any, content: str, where: str) -> Path:
     if not isinstance(name, str) or not isinstance(entry, dict) or content not in entry:
-        raise DamagedCheckpoint(f"{where}: {str(name)[:80]} has an entry that is none: {str(entry)[:80]}")
+        raise DamagedCheckpoint(f"{where}: {shown(name)} has an entry that is none: {shown(entry)}")
     path = entry.get("path")
     if path is not None and not (isinstance(path, tuple) and path and all(type(key) in (str, int) for key in path)):
         raise DamagedCheckpoint(f"{where}: {name[:80]} has a path that is none")
-    if any(type(key) is int and not 0 <= key < 2**20 for key in path or ()):
-        raise DamagedCheckpoint(f"{where}: {name[:80]} is at an index that no list has")
     return path
 
 
 def _slice(name: Any, entry: Any, part: Part, where: str) -> Slice:
     path = _path(name, entry, "data", where)
     stored, offsets, size = entry["data"], entry.get("offsets"), entry.get("size")
-    if not isinstance(stored, StoredTensor) or not _are_sizes(offsets) or not _are_sizes(size):
+    if not isinstance(stored, StoredTensor) or not _is_shape(offsets) or not _is_shape(size):
         raise DamagedCheckpoint(f"{where}: {name[:80]} is not a slice of a tensor")
-    fits = len(offsets) == len(size) == len(stored.shape) and all(
-        start + length <= whole for start, length, whole in zip(offsets, stored.shape, size, strict=True)
-    )
-    if not fits:
-        raise DamagedCheckpoint(
-            f"{where}: {name[:80]} has a slice of {stored.shape} at {offsets}, which does not lie in its {size}"
-        )
+    if not len(offsets) == len(size) == len(stored.shape):
+        raise DamagedCheckpoint(f"{where}: {name[:80]} has a slice of another number of axes")
     return Slice(name, path, offsets, size, stored, part)
 
 
-def _are_sizes(values: Any) -> bool:
-    return isinstance(values, tuple) and all(type(value) is int and 0 <= value < 2**56 for value in values)
+def _is_shape(values: Any) -> bool:
+    return isinstance(values, tuple) and are_sizes(values)
+
+
+def described(parts: Sequence[Part], where: str) -> tuple[list[Slice], list[Value], Metadata]:
+    """The slices and values of a snapshot, and torch's metadata of it; errors as in `parse` and `metadata_of`."""
+    check_tree(shared_places(parts, where), parts[0].shared, where)
+    if parts[0].shared != {"dict": []}:
+        raise UnsupportedState(f"{where} {_OTHER}")
+    parsed = [parse(part, f"{where}, part of rank {part.rank}") for part in parts]
+    slices = [piece for pieces, _ in parsed for piece in pieces]
+    values = [value for _, each in parsed for value in each]
+    return slices, values, metadata_of(slices, values, where)
 
 
 def metadata_of(slices: Iterable[Slice], values: Iterable[Value], where: str) -> Metadata:
     """torch's metadata of a snapshot.
 
     Raises:
-        DamagedCheckpoint: slices of a tensor contradict each other, or do not make it up.
+        DamagedCheckpoint: slices of a tensor contradict each other, or do not make it up; or paths lead into lists that
+            the snapshot does not fill.
     """
-    described: dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
     paths: dict[str, Path] = {}
     for piece in slices:
-        found = described.setdefault(
+        found = tensors.setdefault(
             piece.name,
             TensorStorageMetadata(TensorProperties(dtype=piece.stored.dtype), torch.Size(piece.size), []),
         )
@@ -171,23 +179,46 @@ def metadata_of(slices: Iterable[Slice], values: Iterable[Value], where: str) ->
         found.chunks.append(ChunkStorageMetadata(torch.Size(piece.offsets), torch.Size(piece.stored.shape)))
         paths[piece.name] = piece.path
     for value in values:
-        if value.name in described:
+        if value.name in tensors:
             raise DamagedCheckpoint(f"{where} holds {value.name[:80]} twice")
-        described[value.name] = BytesStorageMetadata()
+        tensors[value.name] = BytesStorageMetadata()
         paths[value.name] = value.path
-    incomplete = not_made_up(described)
-    if incomplete:
-        raise DamagedCheckpoint(f"{where}: {incomplete}")
     known = {name: path for name, path in paths.items() if path is not None}
-    return Metadata(described, planner_data=known if len(known) == len(paths) else None)
+    if problem := unfit(tensors, known):
+        raise DamagedCheckpoint(f"{where}: {problem}")
+    return Metadata(tensors, planner_data=known if len(known) == len(paths) else None)
 
 
-def not_made_up(described: Mapping[str, Any]) -> str:
-    """What is wrong with the first tensor that its slices do not make up, or nothing."""
-    for name, found in described.items():
-        if isinstance(found, TensorStorageMetadata):
-            filled = [chunk for chunk in found.chunks if math.prod(chunk.sizes)]
-            have, whole = sum(math.prod(chunk.sizes) for chunk in filled), math.prod(found.size)
-            if have != whole or len({tuple(chunk.offsets) for chunk in filled}) != len(filled):
-                return f"{name[:80]} has {whole} elements, and its {len(filled)} slices have {have}"
+def unfit(found: Mapping[str, Any], paths: Mapping[str, Any]) -> str:
+    """Why a snapshot cannot be read back: what is wrong with the first tensor that its slices do not make up, or with
+    the paths; nothing where it can.
+
+    Args:
+        found: What torch's metadata say, by name.
+        paths: Where each name stands in the nested state.
+    """
+    for name, each in found.items():
+        boxes = [_box(chunk) for chunk in each.chunks] if isinstance(each, TensorStorageMetadata) else None
+        if boxes is not None and (reason := not_made_up(tuple(each.size), boxes)):
+            return f"{name[:80]}: {reason}"
+    return _unfilled(paths)
+
+
+def _unfilled(paths: Mapping[str, Any]) -> str:
+    """Why torch could not rebuild the nested state: it makes each list as long as an index in it asks for."""
+    lengths: dict[Any, int] = {}
+    for name, path in paths.items():
+        if len(path) > tree.DEEPEST:
+            return f"{name[:80]} is nested more than {tree.DEEPEST} levels deep"
+        for depth, key in enumerate(path):
+            if isinstance(key, int):
+                if key < 0:
+                    return f"{name[:80]} is at an index that no list has"
+                lengths[path[:depth]] = max(lengths.get(path[:depth], 0), key + 1)
+    if (places := sum(lengths.values())) > tree.DEEPEST * len(paths):
+        return f"its {len(paths)} names stand in lists of {places} entries, most of them empty"
     return ""
+
+
+def _box(chunk: ChunkStorageMetadata) -> Box:
+    return tuple((start, start + size) for start, size in zip(chunk.offsets, chunk.sizes, strict=True))

@@ -14,12 +14,12 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from gradwire.checkpoint.commit import Commit
-from gradwire.checkpoint.dcp.parts import Slice, metadata_of, parse
+from gradwire.checkpoint.dcp.parts import Slice, Value, described
 from gradwire.checkpoint.dcp.protocol import checked_update, completed
 from gradwire.checkpoint.errors import CheckpointError
 from gradwire.checkpoint.ranks import Ranks
 from gradwire.checkpoint.restoring import Restorer
-from gradwire.checkpoint.snapshot import Part, read_parts
+from gradwire.checkpoint.snapshot import read_parts
 from gradwire.checkpoint.store import Store
 from gradwire.checkpoint.unpacking import read_scattered
 
@@ -61,9 +61,9 @@ class Reader(StorageReader):
         """The snapshot's metadata, rebuilt from its parts. Where that fails, its first use raises the error, because
         `dcp.load` would put another in its place here."""
         try:
-            parts, found = self._restorer.restore("latest" if self._update is None else self._update, _parts)
+            loaded, found = self._restorer.restore("latest" if self._update is None else self._update, _described)
             self.commit, self._failure = found.commit, None
-            return self._take(parts, self.commit)
+            return self._take(*loaded)
         except CheckpointError as error:
             self._failure = error
             return _Unreadable(error)
@@ -107,14 +107,10 @@ class Reader(StorageReader):
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return str(checkpoint_id).isdecimal()
 
-    def _take(self, parts: Sequence[Part], commit: Commit) -> Metadata:
-        where = f"{self._store.url}: update {commit.update}"
-        parsed = [parse(part, f"{where}, part of rank {part.rank}") for part in parts]
-        slices = [piece for pieces, _ in parsed for piece in pieces]
-        values = [value for _, each in parsed for value in each]
+    def _take(self, slices: Sequence[Slice], values: Sequence[Value], metadata: Metadata) -> Metadata:
         self._slices = {(piece.name, piece.offsets): piece for piece in slices if piece.stored.nbytes}
         self._values = {value.name: value.value for value in values}
-        return metadata_of(slices, values, where)
+        return metadata
 
     def _read(self, batch: Sequence[tuple[Slice, ReadItem]], planner: LoadPlanner) -> None:
         """Read slices, and copy from them what each item asks for."""
@@ -140,8 +136,9 @@ class _Unreadable(Metadata):
         raise self._error
 
 
-def _parts(store: Store, commit: Commit) -> list[Part]:
-    return read_parts(store, commit.parts)
+def _described(store: Store, commit: Commit) -> tuple[list[Slice], list[Value], Metadata]:
+    where = f"{store.url}: update {commit.update}"
+    return described(read_parts(store, commit.parts), where)
 
 
 def _place(index: MetadataIndex) -> tuple[str, tuple[int, ...]]:

@@ -14,7 +14,7 @@ from torch.futures import Future
 
 from gradwire.checkpoint.commit import Commit
 from gradwire.checkpoint.commits import CommitLog
-from gradwire.checkpoint.dcp.parts import KEY, Path, not_made_up, own_tree, slice_entry, value_entry
+from gradwire.checkpoint.dcp.parts import KEY, Path, own_tree, slice_entry, unfit, value_entry
 from gradwire.checkpoint.dcp.protocol import checked_update, completed
 from gradwire.checkpoint.epochs import CommitWriter, Draft
 from gradwire.checkpoint.errors import CheckpointWriteError, MissingObject, UnsupportedState
@@ -115,9 +115,9 @@ class Writer(StorageWriter):
             CheckpointWriteError: the slices do not make up their tensors, or another writer has taken the store over.
             StoreError: the commit was not written, or that is not known.
         """
-        incomplete = not_made_up(metadata.state_dict_metadata)
-        if incomplete:
-            raise CheckpointWriteError(f"{self._store.url}: no snapshot was committed: {incomplete}")
+        paths = metadata.planner_data if isinstance(metadata.planner_data, Mapping) else {}
+        if problem := unfit(metadata.state_dict_metadata, paths):
+            raise CheckpointWriteError(f"{self._store.url}: no snapshot was committed: {problem}")
         parts: tuple[PartRef, ...] = tuple(written.storage_data for (written,) in results)
         self.commit = self._writer.publish(
             Draft(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.checkpoint import DamagedCheckpoint, UnsupportedFormat
+from gradwire.checkpoint import DamagedCheckpoint, UnsupportedFormat, UnsupportedState
 from gradwire.checkpoint.ancestry import followed_by, leads_to
 from gradwire.checkpoint.commit import Commit, Epoch, Parent, Seal, Writer, parse_entry, seal
 from gradwire.checkpoint.snapshot import PartRef
@@ -98,6 +98,9 @@ def sealed(**changes: Any) -> bytes:
         {"clock": {}},
         {"clock": {"updates": {"float": "1.0"}}},
         {"clock": {"updates": -1}},
+        {"clock": {"updates": {"int": hex(10**300)}}},
+        {"clock": {"updates": 1, "x": {"int": hex(-(2**62) - 1)}}},
+        {"metrics": {"x": {"int": hex(2**2000)}}},
         {"clock": {"updates": 1, "x": "text"}},
         {"metrics": {"x": None}},
         {"metrics": {"x": {"float": "one"}}},
@@ -119,6 +122,13 @@ def test_commits_that_contradict_themselves_are_damage(changes: dict[str, Any]) 
     assert parse_entry(sealed(), 7, "commit") == a_commit()
     with pytest.raises(DamagedCheckpoint):
         parse_entry(sealed(**changes), 7, "commit")
+
+
+def test_a_clock_counts_no_further_than_readers_do() -> None:
+    commit = a_commit(clock={"updates": 2**62})
+    assert parse_entry(commit.to_bytes(), 7, "commit") == commit
+    with pytest.raises(UnsupportedState, match=r"clock\.updates is a whole number of 63 bits"):
+        a_commit(clock={"updates": 2**62 + 1}).to_bytes()
 
 
 def test_a_later_format_is_refused_with_what_to_do() -> None:

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.checkpoint import DamagedCheckpoint, StateTooLarge, UnsupportedFormat, UnsupportedState
 from gradwire.checkpoint.blobs import CHUNK, Blob
 from gradwire.checkpoint.commit import seal
-from gradwire.checkpoint.journal import Entry, Place, entry_bytes, parse_journal_entry
+from gradwire.checkpoint.journal import Entry, Place, entry_bytes, parse_journal_entry, prove_journal_entry
 from gradwire.checkpoint.tensors import DTYPES
 
 PLACE = Place(base=7, epoch=5, update=41, rank=1, world_size=2)
@@ -219,6 +220,36 @@ def test_a_tensor_that_claims_to_be_huge_is_not_allocated(monkeypatch: pytest.Mo
     with pytest.raises(DamagedCheckpoint, match="one for every"):
         parsed(forged({**HEADER, "tensors": tensors[1:2]}, PAYLOAD[first:][:second]))
     assert allocated == []
+
+
+def test_the_tensors_of_an_entry_fit_into_memory_together_and_are_proven_in_that_of_a_chunk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    zeros = {f"g{index}": Blob(torch.zeros(2**20, dtype=torch.uint8)) for index in range(8)}
+    data = entry_bytes(Entry(PLACE, {}, zeros))
+    assert len(data) < 2**12
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=2**23 - 1))
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: pytest.fail("memory was taken"))
+    with pytest.raises(StateTooLarge, match="8388608 bytes and 8388607 bytes of memory are free"):
+        parse_journal_entry(data, PLACE, "entry")
+    prove_journal_entry(data, PLACE, "entry")
+    monkeypatch.setattr(torch, "empty", empty)
+    digest = xxhash.xxh3_128_hexdigest(bytes(2**20))
+    header, payload = split(data)
+    wrong = json.loads(json.dumps(header).replace(digest, "0" * 32, 1))
+    with pytest.raises(DamagedCheckpoint, match="altered"):
+        prove_journal_entry(forged(wrong, payload), PLACE, "entry")
+
+
+def test_truth_values_of_an_entry_are_0_or_1() -> None:
+    odd = torch.tensor([0, 1, 2, 255], dtype=torch.uint8)
+    truths = parse_journal_entry(entry_bytes(Entry(PLACE, {}, {"a": Blob(odd.view(torch.bool))})), PLACE, "entry")
+    assert truths.tensors["a"].data.view(torch.uint8).tolist() == [0, 1, 1, 1]
+    header, payload = split(entry_bytes(Entry(PLACE, {}, {"a": Blob(odd)})))
+    header["tensors"][0]["dtype"] = "bool"
+    with pytest.raises(DamagedCheckpoint, match="neither 0 nor 1"):
+        parse_journal_entry(forged(header, payload), PLACE, "entry")
 
 
 def test_a_later_format_is_refused_with_what_to_do() -> None:

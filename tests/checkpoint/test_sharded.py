@@ -127,6 +127,13 @@ def test_overlapping_slices_with_the_right_number_of_elements_are_refused() -> N
     assert not_made_up((3, 3), boxes) == "the slices [0:2, 0:2] and [1:3, 1:3] overlap"
 
 
+def test_slices_without_elements_lie_in_their_tensor_too() -> None:
+    whole = ((0, 4), (0, 2))
+    assert not_made_up((4, 2), [whole, ((4, 4), (0, 2))]) == ""
+    for empty in (((4, 4),), ((0, 0), (0, 5)), ((5, 5), (0, 2))):
+        assert "does not lie in the tensor" in not_made_up((4, 2), [whole, empty])
+
+
 def test_slices_that_do_not_make_up_their_tensor_are_not_saved(tmp_path: Path) -> None:
     lacking = Sharded((6, 10), sharded(WHOLE, 2, 0).slices[:1])
     with pytest.raises(UnsupportedState, match=r"model\.rows: the tensor of \[6, 10\] has 60 elements, .* have 30"):

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.checkpoint import DamagedCheckpoint, UnsupportedState
-from gradwire.checkpoint.document import dump, load
-from gradwire.checkpoint.tree import DEEPEST, decode, encode, subtree
+from gradwire.checkpoint.document import dump, load, shown
+from gradwire.checkpoint.sharded import Sharded, Slice
+from gradwire.checkpoint.tree import DEEPEST, decode, decode_scalar, encode, subtree
 
 SCALARS = st.none() | st.booleans() | st.text() | st.integers() | st.floats(allow_nan=False)
 KEYS = st.text() | st.integers(-(2**53), 2**53)
@@ -124,6 +125,13 @@ def test_any_other_json_is_damage_or_a_tree_that_encodes_to_itself(node: Any) ->
         {"float": "1.0", "int": "0x1"},
         {},
         2**53 + 1,
+        {"int": hex(2**1023)},
+        {"int": "0x" + "f" * 10**6},
+        {"float": "1" * 10**6},
+        {"dict": [[2**53 + 1, 1]]},
+        {"sharded": [[2**53] * 10**4, []]},
+        {"sharded": [[2**50, 2**50], []]},
+        {"sharded": [[1], [[[2**57], 0]]]},
     ],
 )
 def test_values_are_read_in_one_spelling_only(node: Any) -> None:
@@ -150,7 +158,38 @@ def test_documents_are_strict(text: str) -> None:
         load(text.encode(), "part")
 
 
+def test_the_deepest_tree_is_a_document_and_the_largest_number_a_float() -> None:
+    data = torch.ones(1, 1)
+    tree: Any = Sharded((1, 1), (Slice((0, 0), data, 0),))
+    for _ in range(DEEPEST):
+        tree = {"a": tree}
+    node = encode([2**1023 - 1, tree["a"]], lambda path, found: 0, "shared")
+    assert load(dump({"format": 1, "node": node}), "part").list("node") == node
+    deepest = encode(tree, lambda path, found: 0, "shared")
+    assert load(dump({"format": 1, "node": deepest}), "part").values["node"] == deepest
+    assert float(decode(node[0], no_tensor, "part")) == 2.0**1023
+    with pytest.raises(UnsupportedState, match="a whole number of 1024 bits"):
+        encode({"a": -(2**1023)}, no_tensor, "shared")
+
+
+def test_messages_do_not_walk_what_they_are_about() -> None:
+    deep: Any = []
+    for _ in range(5000):
+        deep = [deep]
+    assert shown(deep) == "a list of 1 entries"
+    assert shown({"a": deep}) == "an object of 1 entries"
+    assert shown("x" * 1000) == repr("x" * 80)
+    assert shown(10**5000) == "a whole number of 16610 bits"
+    with pytest.raises(DamagedCheckpoint, match="is not a value"):
+        decode_scalar({"float": deep}, "part")
+    with pytest.raises(DamagedCheckpoint, match="nested more than 200"):
+        load(b'{"format":1,"node":' + b"[" * 200 + b"]" * 200 + b"}", "part")
+
+
 def test_a_huge_number_in_a_document_is_damage() -> None:
+    with pytest.raises(DamagedCheckpoint, match="larger than a number may be"):
+        load(b'{"format":1,"x":%d}' % (2**62 + 1), "part")
+    assert load(b'{"format":1,"x":%d}' % -(2**62), "part").values["x"] == -(2**62)
     with pytest.raises(DamagedCheckpoint):
         load(json.dumps({"format": 1}).encode()[:-1] + b',"x":' + b"9" * 10_000 + b"}", "part")
 
