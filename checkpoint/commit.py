@@ -79,12 +79,14 @@ class Epoch:
         writer: Who claims.
         created: When, ISO 8601 in UTC.
         seals: Where the writer goes on from; None for a run that starts anew.
+        repairs: Whether that is the end of the present branch although newer commits may stand before the claim.
     """
 
     sequence: int
     writer: Writer
     created: str
     seals: Seal | None = None
+    repairs: bool = False
 
     @property
     def name(self) -> str:
@@ -99,6 +101,7 @@ class Epoch:
                 "writer": self.writer.to_json(),
                 "created": self.created,
                 "seals": self.seals and self.seals.to_json(),
+                **({"repairs": True} if self.repairs else {}),
             }
         )
 
@@ -205,9 +208,10 @@ def parse_entry(data: bytes, sequence: int, where: str) -> Commit | Epoch:
         raise fields.damaged("sequence", f"expected {sequence}")
     kind = fields.text("kind")
     if kind == "epoch":
-        return Epoch(
-            sequence, Writer.from_json(fields.fields("writer")), fields.text("created"), _seal(fields, sequence)
-        )
+        writer, repairs = Writer.from_json(fields.fields("writer")), fields.values.get("repairs", False)
+        if not isinstance(repairs, bool):
+            raise fields.damaged("repairs", "expected true or false")
+        return Epoch(sequence, writer, fields.text("created"), _seal(fields, sequence), repairs)
     if kind == "commit":
         return _commit(fields, sequence, where)
     raise fields.damaged("kind", "expected 'commit' or 'epoch'")

@@ -31,11 +31,26 @@ class History:
 
     @property
     def newest(self) -> Commit | None:
-        return self.commits[-1] if self.commits else None
+        """The commit at the end of the present branch; None where there is none.
+
+        That is the newest one, unless there is damage above it, or a repair has claimed since: then it may be of a
+        branch that was gone back on, and the newest claim above it decides: what its writer went on from is looked at
+        in the same way.
+        """
+        bound = self.last
+        while True:
+            commit = next((each for each in reversed(self.commits) if each.sequence <= bound), None)
+            above = range(0 if commit is None else commit.sequence + 1, bound + 1)
+            harmed = any(number in above for number in self.damaged)
+            claims = [each for each in self.epochs if each.sequence in above and each.seals]
+            deciding = [each.seals for each in claims if harmed or each.repairs]
+            if not deciding or deciding[-1] is None:
+                return commit
+            bound = deciding[-1].base
 
     @property
     def ancestry(self) -> tuple[Commit, ...]:
-        """The newest commit and those that led to it, oldest first; commits that a rollback abandoned are left out."""
+        """`newest` and those that led to it, oldest first; commits that a rollback abandoned are left out."""
         newest = self.newest
         return (
             ()

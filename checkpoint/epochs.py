@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from gradwire.checkpoint.ancestry import Ancestry, followed_by
 from gradwire.checkpoint.commit import Commit, Epoch, Parent, Seal, Writer
-from gradwire.checkpoint.commits import CommitLog
+from gradwire.checkpoint.commits import CommitLog, History
 from gradwire.checkpoint.errors import StoreError, StoreUnavailable, WriterFenced
 from gradwire.checkpoint.snapshot import PartRef
 from gradwire.checkpoint.store import Store
@@ -17,6 +17,7 @@ from gradwire.checkpoint.store import Store
 log = logging.getLogger(__name__)
 _MOST_CLAIMS = 100
 Entry = TypeVar("Entry", Commit, Epoch)
+GoingOn = Callable[[History], tuple[Commit | None, Seal | None]]
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,13 @@ class CommitWriter:
     Args:
         store: The store.
         identity: Names the writer for people.
+        repairs: Whether its claims are a repair's, see Epoch.
     """
 
-    def __init__(self, store: Store, identity: str) -> None:
+    def __init__(self, store: Store, identity: str, *, repairs: bool = False) -> None:
         self._store = store
         self._log = CommitLog(store)
+        self._repairs = repairs
         self._writer = Writer(identity, secrets.token_hex(16))
         self._nonces = {self._writer.nonce}
         self._epoch: int | None = None
@@ -98,13 +101,15 @@ class CommitWriter:
         self._seal = seal or (None if commit is None else Seal(commit.sequence, commit.epoch, commit.update))
         self._claimed = False
 
-    def claim(self, nonce: str | None = None) -> Epoch | None:
+    def claim(self, nonce: str | None = None, going_on: GoingOn | None = None) -> Epoch | None:
         """Take over the store, unless this writer has already; earlier writers cannot commit any more.
 
         A writer that has gone back since (`continue_from`) begins another epoch: within one, updates only rise.
 
         Args:
             nonce: Random; marks the epoch and the commits in it. None for one that all of this writer's have.
+            going_on: Says where this writer goes on from (see `continue_from`), given the commits as they are right
+                before its claim; where another writer is quicker, once more. None where that is said already.
 
         Returns:
             The claim; None where there was no need of one.
@@ -120,12 +125,12 @@ class CommitWriter:
             self._writer = Writer(self._writer.identity, nonce)
             self._nonces.add(nonce)
         if self._epoch is None:
-            claim = self._take_over()
+            claim = self._take_over(going_on)
         else:
             claim = self._append(self._claim_next)
             self._begin(claim)
-        newest = self._log.history().newest
-        self._left_behind = newest is not None and (self._parent is None or self._parent.sequence != newest.sequence)
+        newest = self._log.history().commits[-1:]
+        self._left_behind = bool(newest) and (self._parent is None or self._parent.sequence != newest[0].sequence)
         self._claimed = True
         return claim
 
@@ -149,9 +154,11 @@ class CommitWriter:
         sequences = self._log.sequences()
         return bool(sequences) and sequences[-1] == self._last
 
-    def _take_over(self) -> Epoch:
+    def _take_over(self, going_on: GoingOn | None) -> Epoch:
         for _ in range(_MOST_CLAIMS):
             history = self._log.history()
+            if going_on is not None:
+                self.continue_from(*going_on(history))
             self._last = max(history.last, self._parent.sequence if self._parent else 0)
             epoch = self._claim_next()
             if self._store.put_new(epoch.name, epoch.to_bytes()):
@@ -179,7 +186,7 @@ class CommitWriter:
             )
 
     def _claim_next(self) -> Epoch:
-        return Epoch(self._last + 1, self._writer, _now(), self._seal)
+        return Epoch(self._last + 1, self._writer, _now(), self._seal, self._repairs)
 
     def _begin(self, epoch: Epoch) -> None:
         self._epoch = self._last = self._start = epoch.sequence

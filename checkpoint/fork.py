@@ -98,8 +98,11 @@ def _base(source: Store, ref: int | str | None) -> tuple[Commit, int]:
         return history.at(ref), ref
     except (NoCheckpoint, DamagedCheckpoint):
         for commit in reversed([commit for commit in history.ancestry if commit.update < ref]):
-            if ref in JournalReader(source, commit).names:
+            journal = JournalReader(source, commit)
+            if ref in journal.names:
                 return commit, ref
+            if journal.problem is not None:
+                raise journal.problem from None
         raise
 
 

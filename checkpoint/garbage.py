@@ -144,7 +144,7 @@ class Collector:
     ) -> Iterator[Verdict]:
         update = {commit.sequence: commit.update for commit in history.commits}
         needed = {name: (sequence, size) for sequence in sorted(needs) for name, size in needs[sequence].items()}
-        newest = self._time(history.newest.name) if young and history.newest else None
+        newest = self._time(history.commits[-1].name) if young and history.commits else None
         for name in listed:
             if name in needed:
                 sequence, size = needed[name]
@@ -222,7 +222,7 @@ def _of_commits(history: History, kept: Mapping[int, str]) -> Iterator[Verdict]:
         elif sequence in commits:
             yield Verdict(name, True, "nothing asks to keep it")
         elif sequence in history.damaged:
-            yield Verdict(name, True, f"damaged, and nothing asks to keep it: {history.damaged[sequence]}")
+            yield Verdict(name, False, f"perhaps a writer's claim, which keeps others out: {history.damaged[sequence]}")
         else:
             yield Verdict(name, False, "a writer's claim, which keeps earlier writers out")
 

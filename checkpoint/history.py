@@ -114,10 +114,7 @@ def _entries(store: Store, history: History) -> Iterator[Restorable]:
 
 
 def _journalled(store: Store, history: History, commit: Commit) -> tuple[int, int] | None:
-    try:
-        updates = list(JournalReader(store, commit).names)
-    except DamagedCheckpoint:
-        return None
+    updates = list(JournalReader(store, commit).names)
     following = next((each.update for each in history.ancestry if each.sequence > commit.sequence), None)
     updates = [update for update in updates if following is None or update < following]
     return (updates[0], updates[-1]) if updates else None

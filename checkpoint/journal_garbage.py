@@ -49,10 +49,7 @@ class JournalGarbage:
         problem = next(iter(history.damaged.values()), None)
         for commit in history.commits:
             if commit.sequence in kept:
-                try:
-                    names = JournalReader(self._store, commit).names
-                except DamagedCheckpoint as error:
-                    problem = problem or error
-                else:
-                    needed |= {name: commit.update for ranks in names.values() for name in ranks}
+                reader = JournalReader(self._store, commit)
+                problem = problem or reader.problem
+                needed |= {name: commit.update for ranks in reader.names.values() for name in ranks}
         return needed, problem

@@ -9,7 +9,7 @@ from gradwire.checkpoint.commit import Commit, Seal
 from gradwire.checkpoint.commits import CommitLog, History
 from gradwire.checkpoint.errors import DamagedCheckpoint, MissingObject, NoCheckpoint
 from gradwire.checkpoint.journal import LONGEST_ENTRY, Entry, Place, journal_folder, parse_journal_entry
-from gradwire.checkpoint.lineage import Stretch, lineage
+from gradwire.checkpoint.lineage import Stretch, UnknownClaimError, lineage
 from gradwire.checkpoint.store import Store
 
 log = logging.getLogger(__name__)
@@ -28,8 +28,10 @@ class JournalReader:
         store: The store.
         base: The commit; restoring begins there.
 
+    Attributes:
+        problem: Why nothing counts, where that is so because the claim of an epoch cannot be read.
+
     Raises:
-        DamagedCheckpoint: the claim of an epoch that has a journal cannot be read, so that it is not known what counts.
         UnsupportedFormat: a commit or a claim was written in a newer format.
         StoreError: the store did not answer.
     """
@@ -38,12 +40,13 @@ class JournalReader:
         self._store = store
         self._base = base
         folders = _folders(store)
-        history = CommitLog(store).history()
-        _check_claims(history, folders, base)
-        found = {
-            stretch: _listed(store, folders.get(stretch.epoch, ()), stretch)
-            for stretch in lineage(history.epochs, base)
-        }
+        self.problem: DamagedCheckpoint | None = None
+        stretches: tuple[Stretch, ...] = ()
+        try:
+            stretches = _stretches(CommitLog(store).history(), folders, base)
+        except DamagedCheckpoint as error:
+            self.problem = error
+        found = {stretch: _listed(store, folders.get(stretch.epoch, ()), stretch) for stretch in stretches}
         self._epochs: dict[int, int] = {}
         self._names: dict[int, tuple[str, ...]] = {}
         self._folders = folders
@@ -192,16 +195,26 @@ def _number(folder: str) -> int:
     return int(folder.rpartition("/")[2])
 
 
-def _check_claims(history: History, folders: Mapping[int, list[int]], base: Commit) -> None:
-    known = {epoch.sequence for epoch in history.epochs}
+def _unreadable(history: History, folders: Mapping[int, list[int]]) -> set[int]:
+    """The epochs that have a journal, or that others went on from, whose claims cannot be read."""
     continued = {epoch.seals.epoch for epoch in history.epochs if epoch.seals}
-    for epoch in sorted(continued.union(folders)):
-        if epoch > base.epoch and epoch not in known:
-            reason = history.damaged.get(epoch, "it is missing")
-            raise DamagedCheckpoint(
-                f"{history.url}: the claim of epoch {epoch} cannot be read ({reason}), so it is not known "
-                f"which updates count after that of the snapshot, {base.update}"
-            )
+    return continued.union(folders) - {epoch.sequence for epoch in history.epochs}
+
+
+def _stretches(history: History, folders: Mapping[int, list[int]], base: Commit) -> tuple[Stretch, ...]:
+    """What was made after the base.
+
+    Raises:
+        DamagedCheckpoint: the claim that says it cannot be read.
+    """
+    try:
+        return lineage(history.epochs, base, _unreadable(history, folders))
+    except UnknownClaimError as unknown:
+        reason = history.damaged.get(unknown.epoch, "it is missing")
+        raise DamagedCheckpoint(
+            f"{history.url}: the claim of epoch {unknown.epoch} cannot be read ({reason}), so it is not known which "
+            f"updates count after that of the snapshot, {base.update}: none of them do"
+        ) from None
 
 
 def _listed(store: Store, bases: Sequence[int], stretch: Stretch) -> dict[int, list[str]]:

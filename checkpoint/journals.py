@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from gradwire.checkpoint.branches import at_most, lines
 from gradwire.checkpoint.commit import Commit, parse_commit
-from gradwire.checkpoint.errors import NoCheckpoint
+from gradwire.checkpoint.errors import DamagedCheckpoint, NoCheckpoint
 from gradwire.checkpoint.history import read_log, spans
 from gradwire.checkpoint.journal_reader import JournalReader
 from gradwire.checkpoint.mirror import Mirror
@@ -91,5 +91,11 @@ class Journals:
         for first, last in self._reach():
             if first <= update <= last:
                 return first
+        before = [commit for commit in lines(self._restorer.histories())[-1] if commit.update < update]
+        problems = [JournalReader(self._tiers.last, commit).problem for commit in before[-1:]]
         updates = read_log(self._tiers.last).updates
-        raise NoCheckpoint(f"{self._tiers.last.url} cannot restore update {update}; it can restore {spans(updates)}")
+        message = f"{self._tiers.last.url} cannot restore update {update}; it can restore {spans(updates)}"
+        for problem in problems:
+            if problem is not None:
+                raise DamagedCheckpoint(f"{message}. {problem}")
+        raise NoCheckpoint(message)

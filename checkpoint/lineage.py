@@ -1,6 +1,6 @@
 """Which updates of which epochs follow a commit: what the claims of writers say about where each went on from."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from gradwire.checkpoint.commit import Commit, Epoch
@@ -21,26 +21,45 @@ class Stretch:
     last: int | None
 
 
-def lineage(epochs: Iterable[Epoch], base: Commit) -> tuple[Stretch, ...]:
+class UnknownClaimError(Exception):
+    """What an epoch went on from cannot be read, and the answer depends on it.
+
+    Args:
+        epoch: The epoch.
+    """
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(f"the claim of epoch {epoch} cannot be read")
+        self.epoch = epoch
+
+
+def lineage(epochs: Iterable[Epoch], base: Commit, unreadable: Collection[int] = ()) -> tuple[Stretch, ...]:
     """What was made after a commit, oldest first: up to the newest epoch that goes back to it.
 
     Args:
         epochs: Claims of the store.
         base: The commit.
+        unreadable: Epochs of which there is no claim, or a damaged one.
+
+    Raises:
+        UnknownClaimError: the newest that may go back to it is one of those, or has one of those on its way.
     """
-    claims = {epoch.sequence: epoch for epoch in epochs}
+    claims: dict[int, Epoch | None] = {**dict.fromkeys(unreadable), **{epoch.sequence: epoch for epoch in epochs}}
     for newest in sorted(claims, reverse=True):
         if stretches := _traced(claims, newest, base):
             return stretches
     return (Stretch(base.epoch, base.update + 1, None),)
 
 
-def _traced(claims: Mapping[int, Epoch], newest: int, base: Commit) -> tuple[Stretch, ...]:
+def _traced(claims: Mapping[int, Epoch | None], newest: int, base: Commit) -> tuple[Stretch, ...]:
     """The stretches from the base to an epoch; none where that epoch does not go back to it."""
     stretches: list[Stretch] = []
     epoch, last = newest, None
     while epoch > base.epoch:
-        seal = claims[epoch].seals if epoch in claims else None
+        claim = claims.get(epoch)
+        if claim is None:
+            raise UnknownClaimError(epoch)
+        seal = claim.seals
         if seal is None:
             return ()
         stretches.append(Stretch(epoch, seal.update + 1, last))

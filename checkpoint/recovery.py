@@ -25,7 +25,6 @@ class Recovery:
         home: The same in this store, or what led to it there; None where there is none, and hence no journal.
 
     Raises:
-        DamagedCheckpoint: it cannot be known what counts.
         StoreError: the store did not answer.
     """
 
@@ -94,4 +93,6 @@ class Recovery:
         if self._home is None:
             return []
         self._reader = JournalReader(self._store, self._home)
+        if self._reader.problem is not None:
+            log.warning("%s", self._reader.problem)
         return [(update, names) for update, names in self._reader.names.items() if update > self._base.update]

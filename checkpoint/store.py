@@ -136,6 +136,15 @@ class Store:
             return False
         return True
 
+    def replace(self, name: str, data: bytes) -> None:
+        """Write an object that exists, in place of its bytes.
+
+        Raises:
+            StoreError, StoreFull, StoreUnavailable: it was not written, or that is not known.
+        """
+        with self._acting("replace", name):
+            self._objects.replace(name, memoryview(data))
+
     def check_create(self, name: str, data: bytes) -> None:
         """Prove that creating an existing object is refused here.
 

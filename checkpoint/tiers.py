@@ -13,7 +13,7 @@ from gradwire.checkpoint.cleaning import Cleaner
 from gradwire.checkpoint.commit import LONGEST_COMMIT, Commit, Seal
 from gradwire.checkpoint.commits import CommitLog
 from gradwire.checkpoint.epochs import CommitWriter, Draft
-from gradwire.checkpoint.errors import DamagedCheckpoint, MissingObject, NoCheckpoint, StoreError
+from gradwire.checkpoint.errors import MissingObject, NoCheckpoint, StoreError
 from gradwire.checkpoint.garbage import Keeping
 from gradwire.checkpoint.hop import Hop
 from gradwire.checkpoint.journal_reader import JournalReader
@@ -214,10 +214,7 @@ class Tiers:
         if restored is None or base is None or self._reached is not None or base.update >= restored.commit.update:
             return
         update = restored.commit.update
-        try:
-            journal = JournalReader(self.last, base)
-        except DamagedCheckpoint:
-            return  # nobody knows what counts: then nothing of it does
+        journal = JournalReader(self.last, base)
         if update in journal.names:
             journal.make_durable(update)
             self.continue_at(base, journal.seal(update), update)
