@@ -59,7 +59,7 @@ def candidates(histories: Sequence[History], ref: Ref) -> list[Found]:
     """
     if len(histories) == 1:
         (history,) = histories
-        return [Found(0, each) for each in ((history.at(ref),) if isinstance(ref, int) else history.candidates())]
+        return [Found(0, each) for each in (history.of(ref) if isinstance(ref, int) else history.candidates())]
     everything = [Found(tier, commit) for tier, line in enumerate(lines(histories)) for commit in line]
     found = [each for each in everything if ref in ("latest", each.commit.update)]
     if not found:

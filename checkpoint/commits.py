@@ -59,15 +59,21 @@ class History:
         )
 
     def at(self, update: int) -> Commit:
-        """The commit of an update, of those that led to the newest.
+        """The newest commit of an update; errors as of `of`."""
+        return self.of(update)[0]
+
+    def of(self, update: int) -> tuple[Commit, ...]:
+        """The commits of an update, of those that led to the newest, newest first.
+
+        There are several where a branch began with a snapshot of the update that it went back to.
 
         Raises:
             DamagedCheckpoint: there is none, and there are commits that cannot be read.
             NoCheckpoint: there is none.
         """
-        found = [commit for commit in self.ancestry if commit.update == update]
+        found = [commit for commit in reversed(self.ancestry) if commit.update == update]
         if found:
-            return found[-1]
+            return tuple(found)
         have = ", ".join(str(commit.update) for commit in self.ancestry) or "none"
         if self.damaged:
             raise DamagedCheckpoint(

@@ -57,7 +57,7 @@ class Restorer:
                 loaded = self._load(found, load)
             except DamagedCheckpoint as error:
                 skipped.add((found.tier, found.commit.sequence))
-                self._report(found, error, exact=ref != "latest" and len(self._stores) == 1)
+                self._report(found, error)
             else:
                 self._tell(found)
                 return loaded, found
@@ -81,7 +81,8 @@ class Restorer:
                 if (tier, commit.sequence) not in skipped:
                     return tier, commit.sequence, commit.to_bytes().decode("ascii"), self.damaged
             what = "whole snapshot" if ref == "latest" else f"whole snapshot of update {ref}"
-            raise DamagedCheckpoint(f"{self._urls} has no {what}: {'; '.join(self.damaged)}. {self._advice()}")
+            advice = self._advice() if ref == "latest" else f"Restore another update; {self._advice()}"
+            raise DamagedCheckpoint(f"{self._urls} has no {what}: {'; '.join(self.damaged)}. {advice}")
 
         tier, sequence, text, damaged = raising(lambda: self._ranks.on_first(choose))
         self.damaged = tuple(damaged)
@@ -94,15 +95,12 @@ class Restorer:
         raising(lambda: self._ranks.together(lambda: loaded.append(load(store, found.commit))))
         return loaded[0]
 
-    def _report(self, found: Found, error: DamagedCheckpoint, *, exact: bool) -> None:
+    def _report(self, found: Found, error: DamagedCheckpoint) -> None:
         commit = found.commit
         if not raising(lambda: self._ranks.on_first(lambda: self._logs[found.tier].holds(commit.sequence))):
             return  # retention removed it while it was read: not damage
-        message = f"the snapshot of update {commit.update} ({commit.name}) is damaged: {error}"
-        if exact:
-            raise DamagedCheckpoint(f"{message}. Restore another update; {self._advice()}") from error
         self._failed.append(self._stores[found.tier])
-        self._note(message)
+        self._note(f"the snapshot of update {commit.update} ({commit.name}) is damaged: {error}")
 
     @property
     def _urls(self) -> str:

@@ -18,6 +18,7 @@ from gradwire.checkpoint import (
     WriterFenced,
 )
 from gradwire.checkpoint.commit import seal
+from gradwire.checkpoint.weights import load_weights
 from gradwire.trainer.host_memory import resident_peak
 from tests.checkpoint.places import newest_objects
 from tests.checkpoint.states import same_state, state_at
@@ -190,6 +191,23 @@ def test_the_newest_whole_one_is_used_and_the_damaged_one_named(
     save(checkpointer, 3)
     assert updates(checkpointer) == [1, 2, 3]
     assert same_state(Checkpointer(str(tmp_path)).restore()[0], state_at(3))
+
+
+def test_of_two_snapshots_of_an_update_the_whole_one_is_used(tmp_path: Path) -> None:
+    save(Checkpointer(str(tmp_path)), 1)
+    branch = Checkpointer(str(tmp_path))
+    branch.restore()
+    first, second = branch.latest(), branch.save(state_at(1), {"updates": 1}, {"loss": 1.0})
+    assert first is not None
+    damaged = tmp_path / second.parts[0].name
+    damaged.rename(tmp_path / "away")
+    for ref in ("latest", 1):
+        _, commit = Checkpointer(str(tmp_path)).restore(ref)  # type: ignore[arg-type]
+        assert commit == first
+    assert load_weights(tmp_path, 1)[1] == first
+    (tmp_path / first.parts[0].name).unlink(missing_ok=True)
+    with pytest.raises(DamagedCheckpoint, match=rf"no whole snapshot of update 1: .*{second.name}.*{first.name}"):
+        Checkpointer(str(tmp_path)).restore(1)
 
 
 def test_a_damaged_pack_is_healed_when_the_same_state_is_saved_again(tmp_path: Path) -> None:
