@@ -1,14 +1,14 @@
 """Which snapshots of several tiers count, and in which order they are tried; the last tier decides.
 
 Whoever writes claims every tier under one nonce, the nearest first, before it saves; and it does so again whenever it
-goes back. So the newest claim of the last tier under which any tier has a snapshot names the present branch. In each
-tier there count the snapshots of that nonce and those that led to them; where it has none yet, the one that its claim
-there goes on from, and those that led to that. What other runs left in a tier has no nonce of the last tier's; a branch
-that was abandoned has an older one.
+goes back. So the newest claim of the last tier under which any tier has a snapshot, or the last one a journal, names
+the present branch. In each tier there count the snapshots of that nonce and those that led to them; where it has none
+yet, the one that its claim there goes on from, and those that led to that. What other runs left in a tier has no nonce
+of the last tier's; a branch that was abandoned has an older one.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,22 +34,26 @@ class Found:
     commit: Commit
 
 
-def lines(histories: Sequence[History]) -> list[Line]:
+def lines(histories: Sequence[History], journalled: Collection[int] = ()) -> list[Line]:
     """The commits of each tier that count, oldest first.
 
     Args:
         histories: Of the tiers, the nearest first.
+        journalled: The epochs of the last tier that have a journal.
     """
     *nearer, last = histories
     if not nearer:
         return [last.ancestry]
+    in_journal = {epoch.writer.nonce for epoch in last.epochs if epoch.sequence in journalled}
     for nonce in _nonces(last):
-        if any(commit.writer.nonce == nonce for history in histories for commit in history.commits):
+        if nonce in in_journal or any(
+            commit.writer.nonce == nonce for history in histories for commit in history.commits
+        ):
             return [_line(history, nonce) for history in histories]
     return [() for _ in histories]
 
 
-def candidates(histories: Sequence[History], ref: Ref) -> list[Found]:
+def candidates(histories: Sequence[History], ref: Ref, journalled: Collection[int] = ()) -> list[Found]:
     """The snapshots to try for an update, or for `latest`, in this order: the newest first, and of one update the
     nearest first.
 
@@ -60,18 +64,18 @@ def candidates(histories: Sequence[History], ref: Ref) -> list[Found]:
     if len(histories) == 1:
         (history,) = histories
         return [Found(0, each) for each in (history.of(ref) if isinstance(ref, int) else history.candidates())]
-    everything = [Found(tier, commit) for tier, line in enumerate(lines(histories)) for commit in line]
+    everything = [Found(tier, commit) for tier, line in enumerate(lines(histories, journalled)) for commit in line]
     found = [each for each in everything if ref in ("latest", each.commit.update)]
     if not found:
         raise _nothing(histories, ref, everything)
     return sorted(found, key=lambda each: (-each.commit.update, each.tier, -each.commit.sequence))
 
 
-def holders(histories: Sequence[History]) -> list[tuple[Commit, tuple[str, ...]]]:
+def holders(histories: Sequence[History], journalled: Collection[int] = ()) -> list[tuple[Commit, tuple[str, ...]]]:
     """The snapshots that count, oldest first, each with the URLs of the tiers that have it, the nearest first."""
     commits: dict[tuple[int, str], Commit] = {}
     urls: dict[tuple[int, str], list[str]] = defaultdict(list)
-    for history, line in zip(histories, lines(histories), strict=True):
+    for history, line in zip(histories, lines(histories, journalled), strict=True):
         for commit in line:
             key = (commit.update, commit.created)  # a copy has the time of what it was copied from
             commits.setdefault(key, commit)

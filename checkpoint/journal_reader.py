@@ -39,11 +39,12 @@ class JournalReader:
     def __init__(self, store: Store, base: Commit) -> None:
         self._store = store
         self._base = base
-        folders = _folders(store)
+        folders, history = _folders(store), CommitLog(store).history()
+        self._nonces = {epoch.sequence: epoch.writer.nonce for epoch in history.epochs}
         self.problem: DamagedCheckpoint | None = None
         stretches: tuple[Stretch, ...] = ()
         try:
-            stretches = _stretches(CommitLog(store).history(), folders, base)
+            stretches = _stretches(history, folders, base)
         except DamagedCheckpoint as error:
             self.problem = error
         found = {stretch: _listed(store, folders.get(stretch.epoch, ()), stretch) for stretch in stretches}
@@ -130,6 +131,10 @@ class JournalReader:
             )
         return read_update(self._store, self._names[update])
 
+    def made_by(self, update: int, nonce: str) -> bool:
+        """Whether an update was journalled by the run of a nonce, so that it leads through that run's snapshots."""
+        return self._nonces.get(self._epochs.get(update, 0)) == nonce
+
     def make_durable(self, update: int) -> None:
         """Make sure that nothing up to an update is lost any more; for a writer that goes on from it.
 
@@ -165,6 +170,15 @@ def entry_names(store: Store) -> Iterator[str]:
     for base in store.folders("journal"):
         for epoch in store.folders(base):
             yield from store.list(epoch)
+
+
+def journalled_epochs(store: Store) -> frozenset[int]:
+    """The epochs that have a journal.
+
+    Raises:
+        StoreError: the store could not be listed.
+    """
+    return frozenset(_folders(store))
 
 
 def read_update(store: Store, names: Sequence[str]) -> list[Entry]:

@@ -79,7 +79,7 @@ class Journals:
         return None if found is None else parse_commit(found[1].encode("ascii"), found[0], self._tiers.last.url)
 
     def _reach(self) -> list[tuple[int, int]]:
-        *nearer, last = lines(self._restorer.histories())
+        *nearer, last = lines(self._restorer.histories(), self._restorer.journalled())
         ends = {commit.sequence: commit.update + len(JournalReader(self._tiers.last, commit).names) for commit in last}
         found = {commit.update: ends[commit.sequence] for commit in last}
         for commit in (commit for line in nearer for commit in line):
@@ -91,11 +91,11 @@ class Journals:
         for first, last in self._reach():
             if first <= update <= last:
                 return first
-        before = [commit for commit in lines(self._restorer.histories())[-1] if commit.update < update]
-        problems = [JournalReader(self._tiers.last, commit).problem for commit in before[-1:]]
+        *_, line = lines(self._restorer.histories(), self._restorer.journalled())
+        before = at_most(line, update)
+        problem = None if before is None else JournalReader(self._tiers.last, before).problem
         updates = read_log(self._tiers.last).updates
         message = f"{self._tiers.last.url} cannot restore update {update}; it can restore {spans(updates)}"
-        for problem in problems:
-            if problem is not None:
-                raise DamagedCheckpoint(f"{message}. {problem}")
+        if problem is not None:
+            raise DamagedCheckpoint(f"{message}. {problem}")
         raise NoCheckpoint(message)

@@ -8,6 +8,7 @@ from gradwire.checkpoint.branches import Found, Line, Ref, candidates, lines
 from gradwire.checkpoint.commit import Commit, parse_commit
 from gradwire.checkpoint.commits import CommitLog, History
 from gradwire.checkpoint.errors import CheckpointError, DamagedCheckpoint, WorldSizeMismatch
+from gradwire.checkpoint.journal_reader import journalled_epochs
 from gradwire.checkpoint.known import Known
 from gradwire.checkpoint.loading import load_whole_tree
 from gradwire.checkpoint.ranks import Ranks, raising
@@ -70,14 +71,23 @@ class Restorer:
         """
         return [log.history() for log in self._logs]
 
+    def journalled(self) -> frozenset[int]:
+        """Of several stores, the epochs that have a journal in the last one; as they are now. On one rank.
+
+        Raises:
+            StoreError: it could not be listed.
+        """
+        return journalled_epochs(self._stores[-1]) if len(self._stores) > 1 else frozenset()
+
     def _choose(self, ref: Ref, skipped: set[tuple[int, int]]) -> Found:
         def choose() -> tuple[int, int, str, tuple[str, ...]]:
             histories = self.histories()
             for history in histories:
                 for error in history.damaged.values():
                     self._note(str(error))
-            self.lines = lines(histories)
-            for tier, commit in ((each.tier, each.commit) for each in candidates(histories, ref)):
+            journalled = self.journalled()
+            self.lines = lines(histories, journalled)
+            for tier, commit in ((each.tier, each.commit) for each in candidates(histories, ref, journalled)):
                 if (tier, commit.sequence) not in skipped:
                     return tier, commit.sequence, commit.to_bytes().decode("ascii"), self.damaged
             what = "whole snapshot" if ref == "latest" else f"whole snapshot of update {ref}"

@@ -35,13 +35,15 @@ def log(store: _Store, as_json: _Json = False) -> None:
         from gradwire.checkpoint.branches import holders
         from gradwire.checkpoint.commits import CommitLog
         from gradwire.checkpoint.history import read_log
+        from gradwire.checkpoint.journal_reader import journalled_epochs
         from gradwire.trainer import checkpoint_tables as tables
         from gradwire.trainer import checkpoint_values as values
         from gradwire.trainer.checkpoint_reference import Reference
 
         reference = Reference.parse(store)
         found, tiers = read_log(reference.store), reference.tiers()
-        held = holders([CommitLog(tier).history() for tier in tiers]) if len(tiers) > 1 else []
+        histories = [CommitLog(tier).history() for tier in tiers] if len(tiers) > 1 else []
+        held = holders(histories, journalled_epochs(tiers[-1])) if histories else []
         if not found.entries and not found.damaged and not held:
             from gradwire.checkpoint import NoCheckpoint
 

@@ -32,8 +32,11 @@ from gradwire.checkpoint import (
     memory,
 )
 from gradwire.checkpoint.blobs import Blob
+from gradwire.checkpoint.commits import CommitLog
 from gradwire.checkpoint.fsck import check
 from gradwire.checkpoint.garbage import Collector
+from gradwire.checkpoint.ranks import Ranks
+from gradwire.checkpoint.recovery import Recovery
 from gradwire.checkpoint.space import Demand
 from gradwire.checkpoint.store import Store
 from tests.checkpoint.places import corrupt, place, s3_endpoint  # noqa: F401 - fixtures
@@ -524,6 +527,31 @@ def test_a_journal_begins_anew_on_a_snapshot_that_the_last_tier_lacked(journal_u
         again = tiered(tmp_path, name)
         _, commit = again.restore()
         assert (commit.update, replayed(again, commit)) == (4, [5, 6])
+
+
+def test_a_journal_of_one_run_is_not_replayed_on_what_another_left_near(tmp_path: Path) -> None:
+    first = tiered(tmp_path, "a")
+    (base,) = save(first, 90)
+    first.close()
+    journalled(first, base, 90, 91, 92)
+    shutil.copytree(tmp_path / "far", tmp_path / "aside")
+    save(first, 100)
+    first.close()
+    shutil.rmtree(tmp_path / "far")
+    (tmp_path / "aside").rename(tmp_path / "far")  # the first host died before the last tier had update 100
+    second = tiered(tmp_path, "b")
+    _, base = second.restore()
+    assert base.update == 90
+    journalled(second, base, 90, *range(91, 106))  # other bits; and it dies before its first snapshot
+    third = tiered(tmp_path, "a")
+    _, commit = third.restore()
+    assert commit.update == 90, "what the second run made durable is newer than what the first one left near"
+    assert replayed(third, commit) == list(range(91, 106))
+    with pytest.raises(NoCheckpoint, match="no snapshot of update 100"):
+        tiered(tmp_path, "a").restore(100)
+    near, far = (Store.open(str(tmp_path / name)) for name in ("a", "far"))
+    left = next(each for each in CommitLog(near).history().commits if each.update == 100)
+    assert Recovery(far, Ranks(None), left, CommitLog(far).history().newest).last == 100, "and never on that"
 
 
 def test_a_clean_up_planned_before_cannot_remove_what_a_later_copy_relies_on(tmp_path: Path) -> None:
