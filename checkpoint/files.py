@@ -1,8 +1,29 @@
 """The operations on files that durability rests on, one method each, so that a test can put a failing disk below."""
 
+import errno
 import os
+import stat
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+Read = TypeVar("Read")
+UNREADABLE = frozenset((errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENXIO))
+"""What reading a file ends with where it is there and its disk, or what it is, does not let it be read."""
+_PAUSES = (0.05, 0.25)  # seconds
+
+
+def patiently(read: Callable[[], Read]) -> Read:
+    """What a read gives; tried again a moment later where the file cannot be read, in case that was an accident."""
+    for pause in _PAUSES:
+        try:
+            return read()
+        except OSError as error:
+            if error.errno not in UNREADABLE:
+                raise
+        time.sleep(pause)
+    return read()
 
 
 class Files(Protocol):
@@ -115,11 +136,15 @@ class RealFiles:
         return path.stat().st_mtime
 
     def read(self, path: Path, length: int) -> bytes:
-        with path.open("rb") as file:
+        with open(self.open(path), "rb") as file:  # noqa: PTH123 - a descriptor
             return file.read(min(length, os.fstat(file.fileno()).st_size))
 
     def open(self, path: Path) -> int:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe has nobody at its other end
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise OSError(errno.EBADMSG, "it is no regular file", str(path))
+        return file
 
     def read_into(self, file: int, target: memoryview, start: int) -> int:
         return os.preadv(file, [target], start)

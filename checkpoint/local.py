@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from gradwire.checkpoint.files import Files, RealFiles
+from gradwire.checkpoint.files import Files, RealFiles, patiently
 from gradwire.checkpoint.source import FileSource
 
 _TEMPORARY = ".tmp-"
@@ -79,12 +79,12 @@ class LocalObjects:
 
     def read(self, name: str, length: int) -> bytes:
         """At most the first `length` bytes."""
-        return self._files.read(self._root / name, length)
+        return patiently(lambda: self._files.read(self._root / name, length))
 
     @contextmanager
     def opened(self, name: str, length: int) -> Iterator[FileSource]:
         """An object of about `length` bytes, to be read piece by piece."""
-        file = self._files.open(self._root / name)
+        file = patiently(lambda: self._files.open(self._root / name))
         try:
             yield FileSource(self._files, file)
         finally:

@@ -4,7 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gradwire.checkpoint.files import Files
+from gradwire.checkpoint.files import Files, patiently
 
 
 class Source(Protocol):
@@ -29,7 +29,7 @@ class FileSource:
     def read_into(self, target: memoryview, start: int) -> int:
         done = 0
         while done < len(target):
-            count = self._files.read_into(self._file, target[done:], start + done)
+            count = patiently(lambda: self._files.read_into(self._file, target[done:], start + done))  # noqa: B023
             if count == 0:
                 break
             done += count

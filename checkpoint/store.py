@@ -16,6 +16,7 @@ from gradwire.checkpoint.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from gradwire.checkpoint.files import UNREADABLE
 from gradwire.checkpoint.local import LocalObjects
 from gradwire.checkpoint.remote import RemoteObjects, offers_create
 from gradwire.checkpoint.retry import Retry
@@ -24,7 +25,7 @@ from gradwire.checkpoint.source import Source
 FOLDERS = ("packs", "parts", "commits", "tags")
 _RANK = r"(?:0|[1-9][0-9]{0,5})"
 _NAME = re.compile(
-    r"(?:packs|parts)/[0-9a-f]{64}|commits/[0-9]{20}|tags/[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
+    r"(?:packs|parts)/[0-9a-f]{64}|commits/0[0-3][0-9]{18}|tags/[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
     rf"|journal/(?:[0-9]{{20}}/){{2}}[0-9]{{20}}-{_RANK}-of-{_RANK}"
 )
 _NUMBER = re.compile(r"[0-9]{20}")
@@ -170,10 +171,10 @@ class Store:
 
         Raises:
             MissingObject: it is not there.
-            DamagedCheckpoint: it is longer than `limit` bytes (nothing longer is read).
+            DamagedCheckpoint: it is longer than `limit` bytes (nothing longer is read), or its disk cannot read it.
             StoreError, StoreUnavailable: it could not be read.
         """
-        with self._acting("read", name):
+        with self._reading(name):
             try:
                 data = self._objects.read(name, limit + 1)
             except FileNotFoundError as error:
@@ -188,15 +189,16 @@ class Store:
 
         Raises:
             MissingObject: it is not there.
+            DamagedCheckpoint: its disk cannot read it, now or later.
             StoreError, StoreUnavailable: it could not be read, now or later.
         """
         with ExitStack() as stack:
-            with self._acting("read", name):
+            with self._reading(name):
                 try:
                     source = stack.enter_context(self._objects.opened(name, length + 1))
                 except FileNotFoundError as error:
                     raise MissingObject(f"{self.url}: {name} is missing") from error
-            yield _Telling(source, lambda: self._acting("read", name))
+            yield _Telling(source, lambda: self._reading(name))
 
     def folders(self, folder: str) -> list[str]:
         """Numbered folders in a folder, sorted: `journal/<20 digits>` in `journal`, and the next level in those.
@@ -284,7 +286,7 @@ class Store:
             self._objects.remove_folder(folder)
 
     def _holds(self, name: str, data: memoryview) -> bool:
-        with self._acting("read", name):
+        with self._reading(name):
             return self._objects.read(name, len(data) + 1) == data
 
     @contextmanager
@@ -293,6 +295,17 @@ class Store:
         _check_name(name)
         with self._failing(f"{action} {name}", passing=(CheckpointError, FileExistsError)):
             yield
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        """As `_acting`; a file that is there and cannot be read is damaged, which says nothing about all others."""
+        with self._acting("read", name):
+            try:
+                yield
+            except OSError as error:
+                if self._objects.near and error.errno in UNREADABLE:
+                    raise DamagedCheckpoint(f"{self.url}: {name} is there and cannot be read: {error}") from error
+                raise
 
     @contextmanager
     def _failing(self, action: str, passing: tuple[type[Exception], ...] = (CheckpointError,)) -> Iterator[None]:

@@ -18,6 +18,7 @@ from gradwire.checkpoint.dcp.parts import Slice, Value, described
 from gradwire.checkpoint.dcp.protocol import checked_update, completed
 from gradwire.checkpoint.errors import CheckpointError
 from gradwire.checkpoint.ranks import Ranks
+from gradwire.checkpoint.reading import reading
 from gradwire.checkpoint.restoring import Restorer
 from gradwire.checkpoint.snapshot import read_parts
 from gradwire.checkpoint.store import Store
@@ -90,6 +91,7 @@ class Reader(StorageReader):
         """Read what the plan asks for.
 
         Raises:
+            NoCheckpoint: the snapshot was removed meanwhile.
             DamagedCheckpoint: bytes are missing or altered.
             StoreError: a pack could not be read.
         """
@@ -99,8 +101,10 @@ class Reader(StorageReader):
         wanted = [
             (self._slices[_place(item.storage_index)], item) for item in plan.items if item.type == LoadItemType.TENSOR
         ]
-        for batch in _batches(wanted):
-            self._read(batch, planner)
+        assert self.commit is not None, "read_metadata comes first"
+        with reading(self._store, self.commit):
+            for batch in _batches(wanted):
+                self._read(batch, planner)
         return completed(None)
 
     @classmethod

@@ -1,3 +1,4 @@
+import errno
 import math
 import os
 from pathlib import Path
@@ -18,6 +19,9 @@ from gradwire.checkpoint import (
     WriterFenced,
 )
 from gradwire.checkpoint.commit import seal
+from gradwire.checkpoint.files import RealFiles
+from gradwire.checkpoint.fsck import check
+from gradwire.checkpoint.store import Store
 from gradwire.checkpoint.weights import load_weights
 from gradwire.trainer.host_memory import resident_peak
 from tests.checkpoint.places import newest_objects
@@ -191,6 +195,26 @@ def test_the_newest_whole_one_is_used_and_the_damaged_one_named(
     save(checkpointer, 3)
     assert updates(checkpointer) == [1, 2, 3]
     assert same_state(Checkpointer(str(tmp_path)).restore()[0], state_at(3))
+
+
+def test_a_bad_sector_costs_what_lies_on_it_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(Checkpointer(str(tmp_path)), 1, 2)
+    bad = newest_objects(tmp_path)["packs"]
+
+    def open_file(self: RealFiles, path: Path) -> int:
+        if path == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return opened(self, path)
+
+    opened = RealFiles.open
+    monkeypatch.setattr(RealFiles, "open", open_file)
+    checkpointer = Checkpointer(str(tmp_path))
+    assert checkpointer.restore()[1].update == 1
+    report = check(Store.open(str(tmp_path)))
+    assert [(each.name, each.commits) for each in report.findings] == [(f"packs/{bad.name}", (3,))]
+    assert [commit.update for commit in report.whole] == [1]
+    save(checkpointer, 3)
+    assert Checkpointer(str(tmp_path)).restore()[1].update == 3
 
 
 def test_of_two_snapshots_of_an_update_the_whole_one_is_used(tmp_path: Path) -> None:

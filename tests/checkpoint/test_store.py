@@ -1,4 +1,6 @@
+import errno
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
@@ -134,8 +136,45 @@ def test_a_file_that_gives_a_little_at_a_time_is_read_whole_and_its_errors_have_
     with store.opened(NAME, 10) as source:
         assert source.read_into(memoryview(target), 0) == 7
         assert target == b"0123456"
-        with pytest.raises(StoreUnavailable, match=f"slow: cannot read {NAME}: .*Input/output error"):
+        with pytest.raises(DamagedCheckpoint, match=f"slow: {NAME} is there and cannot be read: .*Input/output error"):
             source.read_into(memoryview(target), 2)
+
+
+def test_a_read_that_fails_once_is_no_damage_and_a_disk_that_fails_at_all_is_not_the_objects(tmp_path: Path) -> None:
+    class Failing(RealFiles):
+        number, times = errno.EIO, 1
+
+        def read(self, path: Path, length: int) -> bytes:
+            self.times -= 1
+            if self.times >= 0:
+                raise OSError(self.number, os.strerror(self.number))
+            return super().read(path, length)
+
+        def names(self, path: Path) -> list[str]:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    files = Failing()
+    store = Store("failing", LocalObjects(tmp_path, files))
+    store.put_new(NAME, b"0123456789")
+    assert store.get(NAME, 10) == b"0123456789"
+    files.times, files.number = 1, errno.ETIMEDOUT
+    with pytest.raises(StoreUnavailable):
+        store.get(NAME, 10)
+    with pytest.raises(StoreUnavailable, match="cannot list commits"):
+        store.list("commits")
+
+
+def test_what_is_no_regular_file_is_damage_and_never_waited_for(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    store.put_new(NAME, b"first")
+    (tmp_path / NAME).unlink()
+    for make in (os.mkfifo, os.mkdir, lambda path: socket.socket(socket.AF_UNIX).bind(str(path))):
+        make(tmp_path / NAME)
+        with pytest.raises(DamagedCheckpoint, match=f"{NAME} is there and cannot be read"):
+            store.get(NAME, 10)
+        with pytest.raises(DamagedCheckpoint, match=f"{NAME} is there and cannot be read"), store.opened(NAME, 10):
+            pass
+        (tmp_path / NAME).rmdir() if (tmp_path / NAME).is_dir() else (tmp_path / NAME).unlink()
 
 
 @pytest.mark.parametrize(
@@ -172,7 +211,14 @@ def test_no_name_leaves_the_store(store: Store, name: str) -> None:
 def test_foreign_files_are_not_seen(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path))
     store.put_new(NAME, b"commit")
-    for foreign in ("README", ".tmp-0123", "00000000000000000001.bak", "0000000000000000000x"):
+    for foreign in (
+        "README",
+        ".tmp-0123",
+        "00000000000000000001.bak",
+        "0000000000000000000x",
+        "9" * 20,
+        f"{2**62:020d}",
+    ):
         (tmp_path / "commits" / foreign).write_text("foreign")
     (tmp_path / "commits" / "folder").mkdir()
     assert store.list("commits") == [NAME]
