@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 Read = TypeVar("Read")
-UNREADABLE = frozenset((errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENXIO))
+UNREADABLE = frozenset((errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENXIO, errno.ELOOP))
 """What reading a file ends with where it is there and its disk, or what it is, does not let it be read."""
 _PAUSES = (0.05, 0.25)  # seconds
 

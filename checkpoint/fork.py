@@ -13,6 +13,7 @@ from gradwire.checkpoint.packs import PackRef
 from gradwire.checkpoint.reading import find, reading
 from gradwire.checkpoint.snapshot import PartRef
 from gradwire.checkpoint.store import Store, content_name
+from gradwire.checkpoint.tags import Tags
 from gradwire.checkpoint.verification import verify
 
 
@@ -48,7 +49,7 @@ def fork(
     Raises:
         NoCheckpoint: there is no such snapshot or journalled update, or it was removed meanwhile.
         DamagedCheckpoint: it is not whole, or what was written does not read back.
-        StoreError: the target holds snapshots or another writer's claims already, or a store did not answer.
+        StoreError: the target holds snapshots, tags or another writer's claims already, or a store did not answer.
     """
     present = CommitLog(target).history()
     if present.commits or present.damaged:
@@ -56,7 +57,7 @@ def fork(
     commit, update = _base(source, ref)
     entries = _entries(source, commit, update)
     epochs = {commit.epoch, *(Place.of(name).epoch for name in entries)}
-    if not {epoch.sequence for epoch in present.epochs} <= epochs:
+    if not {epoch.sequence for epoch in present.epochs} <= epochs or Tags(target).names():
         raise _taken(target)
     for name in entry_names(target):  # without a snapshot nobody needs them, and this one must not lead to them
         target.delete(name)

@@ -107,10 +107,10 @@ class LocalObjects:
         self._files.unlink(path)
 
     def sweep(self, folder: str) -> None:
-        """Remove temporary files that killed writers left."""
+        """Remove temporary files that killed writers left; a folder of such a name is none of theirs, and stays."""
         for name in self.names(folder):
             if name.startswith(_TEMPORARY):
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError, IsADirectoryError):
                     self._files.unlink(self._root / folder / name)
 
     def remove_folder(self, folder: str) -> None:

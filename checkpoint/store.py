@@ -24,11 +24,12 @@ from gradwire.checkpoint.source import Source
 
 FOLDERS = ("packs", "parts", "commits", "tags")
 _RANK = r"(?:0|[1-9][0-9]{0,5})"
+_DIGITS = "0[0-3][0-9]{18}"  # of numbers that a run can reach
 _NAME = re.compile(
-    r"(?:packs|parts)/[0-9a-f]{64}|commits/0[0-3][0-9]{18}|tags/[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
-    rf"|journal/(?:[0-9]{{20}}/){{2}}[0-9]{{20}}-{_RANK}-of-{_RANK}"
+    rf"(?:packs|parts)/[0-9a-f]{{64}}|commits/(?!0{{20}}){_DIGITS}|tags/[A-Za-z0-9][A-Za-z0-9._-]{{0,99}}"
+    rf"|journal/(?:{_DIGITS}/){{2}}{_DIGITS}-{_RANK}-of-{_RANK}"
 )
-_NUMBER = re.compile(r"[0-9]{20}")
+_NUMBER = re.compile(_DIGITS)
 
 
 class Objects(Protocol):

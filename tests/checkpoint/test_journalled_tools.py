@@ -9,6 +9,7 @@ import pytest
 
 from gradwire.checkpoint import Checkpointer, DamagedCheckpoint, NoCheckpoint, StoreError
 from gradwire.checkpoint.commit import Seal
+from gradwire.checkpoint.commits import CommitLog
 from gradwire.checkpoint.fork import fork
 from gradwire.checkpoint.fsck import check
 from gradwire.checkpoint.history import read_log
@@ -19,6 +20,7 @@ from gradwire.checkpoint.pruning import plan_prune
 from gradwire.checkpoint.repair import repair
 from gradwire.checkpoint.retention import Retention
 from gradwire.checkpoint.store import Store
+from gradwire.checkpoint.tags import Tags
 from tests.checkpoint.journals import claimed, put
 from tests.checkpoint.places import corrupt, place, s3_endpoint  # noqa: F401
 from tests.checkpoint.states import same_state, state_at
@@ -104,6 +106,26 @@ def test_where_another_writer_has_a_claim_is_no_place_for_a_fork(tmp_path: Path)
     with pytest.raises(StoreError, match=r"is another run's or fork's.*empty this one first"):
         fork(store, target, 13)
     assert not list(entry_names(target))
+
+
+def test_tags_of_other_snapshots_are_not_taken_over_by_a_fork(tmp_path: Path) -> None:
+    store, target = journalled(str(tmp_path / "a")), Store.open(str(tmp_path / "b"))
+    Tags(target).create("spike", Checkpointer(target.url).save(state_at(5), {"updates": 5}))
+    for commit in target.list("commits"):
+        target.delete(commit)
+    with pytest.raises(StoreError, match="empty this one first"):
+        fork(store, target, 13)
+    assert not target.list("commits")
+
+
+def test_folders_with_numbers_that_no_run_reaches_keep_nothing_of_the_journal_from_counting(tmp_path: Path) -> None:
+    store = journalled(str(tmp_path / "a"))
+    base = CommitLog(store).history().at(10)
+    there = JournalReader(store, base).updates()
+    for stray in (f"{base.sequence:020d}/{'9' * 20}", f"{'9' * 20}/{7:020d}"):
+        (tmp_path / "a" / "journal" / stray).mkdir(parents=True)
+    assert there
+    assert JournalReader(store, base).updates() == there
 
 
 def test_what_was_trimmed_while_it_was_forked_is_not_called_damage(

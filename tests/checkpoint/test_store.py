@@ -168,7 +168,12 @@ def test_what_is_no_regular_file_is_damage_and_never_waited_for(tmp_path: Path) 
     store = Store.open(str(tmp_path))
     store.put_new(NAME, b"first")
     (tmp_path / NAME).unlink()
-    for make in (os.mkfifo, os.mkdir, lambda path: socket.socket(socket.AF_UNIX).bind(str(path))):
+    for make in (
+        os.mkfifo,
+        os.mkdir,
+        lambda path: socket.socket(socket.AF_UNIX).bind(str(path)),
+        lambda path: path.symlink_to(path),
+    ):
         make(tmp_path / NAME)
         with pytest.raises(DamagedCheckpoint, match=f"{NAME} is there and cannot be read"):
             store.get(NAME, 10)
@@ -216,6 +221,7 @@ def test_foreign_files_are_not_seen(tmp_path: Path) -> None:
         ".tmp-0123",
         "00000000000000000001.bak",
         "0000000000000000000x",
+        "0" * 20,
         "9" * 20,
         f"{2**62:020d}",
     ):
@@ -228,9 +234,11 @@ def test_an_unfinished_file_is_swept_and_nothing_else(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path))
     store.put_new(NAME, b"commit")
     (tmp_path / "commits" / ".tmp-0123").write_text("cut off")
+    (tmp_path / "commits" / ".tmp-folder").mkdir()
     (tmp_path / "commits" / "notes").write_text("foreign")
     store.sweep()
-    assert sorted(path.name for path in (tmp_path / "commits").iterdir()) == ["00000000000000000001", "notes"]
+    found = sorted(path.name for path in (tmp_path / "commits").iterdir())
+    assert found == [".tmp-folder", "00000000000000000001", "notes"]
 
 
 def test_reading_leaves_no_trace(tmp_path: Path) -> None:
