@@ -48,6 +48,7 @@ class JournalReader:
         except DamagedCheckpoint as error:
             self.problem = error
         found = {stretch: _listed(store, folders.get(stretch.epoch, ()), stretch) for stretch in stretches}
+        self._stretches = stretches
         self._epochs: dict[int, int] = {}
         self._names: dict[int, tuple[str, ...]] = {}
         self._folders = folders
@@ -134,6 +135,14 @@ class JournalReader:
     def made_by(self, update: int, nonce: str) -> bool:
         """Whether an update was journalled by the run of a nonce, so that it leads through that run's snapshots."""
         return self._nonces.get(self._epochs.get(update, 0)) == nonce
+
+    def leads_through(self, update: int, nonce: str) -> bool:
+        """Whether what counts leads through the state that the run of a nonce had after an update.
+
+        That run made the update, or went on from it: it may have saved at once what it had replayed.
+        """
+        begins = any(each.first == update + 1 and self._nonces.get(each.epoch) == nonce for each in self._stretches)
+        return self.made_by(update, nonce) or (begins and update in self._names)
 
     def make_durable(self, update: int) -> None:
         """Make sure that nothing up to an update is lost any more; for a writer that goes on from it.

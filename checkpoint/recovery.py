@@ -96,6 +96,6 @@ class Recovery:
         if self._reader.problem is not None:
             log.warning("%s", self._reader.problem)
         base, home = self._base, self._home
-        if base.update > home.update and not self._reader.made_by(base.update, base.writer.nonce):
+        if base.update > home.update and not self._reader.leads_through(base.update, base.writer.nonce):
             return []  # another run went on from the snapshot before
         return [(update, names) for update, names in self._reader.names.items() if update > self._base.update]

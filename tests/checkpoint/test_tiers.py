@@ -554,6 +554,27 @@ def test_a_journal_of_one_run_is_not_replayed_on_what_another_left_near(tmp_path
     assert Recovery(far, Ranks(None), left, CommitLog(far).history().newest).last == 100, "and never on that"
 
 
+def test_a_journal_leads_on_from_a_near_snapshot_of_the_update_that_its_run_went_on_from(tmp_path: Path) -> None:
+    first = tiered(tmp_path)
+    (base,) = save(first, 1)
+    journalled(first, base, 1, 2, 3)
+    second = tiered(tmp_path, policy=Policy("warn", failures=99))
+    _, commit = second.restore()
+    assert replayed(second, commit) == [2, 3]
+    second.take_over(state_at(3))
+    with second.journal(commit, 3, "update") as journal, failing(tmp_path / "far", StoreUnavailable("gone")):
+        start(second, 3)
+        second._mirror.settle()
+        for update in (4, 5):
+            journal.append(update, {}, {"gradient": Blob(torch.full((4,), float(update)))})
+            journal.wait(update)
+    assert (held(tmp_path / "near"), held(tmp_path / "far")) == ([3], [1])
+    third = tiered(tmp_path)
+    assert third.reach() == [(3, 5), (1, 5)]
+    _, commit = third.restore()
+    assert (commit.update, replayed(third, commit)) == (3, [4, 5]), "where it is said to lead, it leads"
+
+
 def test_a_clean_up_planned_before_cannot_remove_what_a_later_copy_relies_on(tmp_path: Path) -> None:
     far = Store.open(str(tmp_path / "far"))
     left_near(tmp_path, 1, 2)
