@@ -1,10 +1,10 @@
 """Starting a new store at a snapshot of another, or at an update that was journalled since."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gradwire.checkpoint.commit import LONGEST_COMMIT, Commit, commit_name
-from gradwire.checkpoint.commits import CommitLog
+from gradwire.checkpoint.commits import CommitLog, History
 from gradwire.checkpoint.errors import DamagedCheckpoint, MissingObject, NoCheckpoint, StoreError
 from gradwire.checkpoint.journal import LONGEST_ENTRY, Place, parse_journal_entry
 from gradwire.checkpoint.journal_reader import JournalReader, entry_names
@@ -95,16 +95,42 @@ def _base(source: Store, ref: int | str | None) -> tuple[Commit, int]:
         commit = find(source, ref)
         return commit, commit.update
     history = CommitLog(source).history()
+    return _whole(source, _bases(source, history, ref)), ref
+
+
+def _bases(source: Store, history: History, update: int) -> list[Commit]:
+    """The snapshots of one update, newest first, that are of an update or from which the journal leads to it."""
     try:
-        return history.at(ref), ref
+        return list(history.of(update))
     except (NoCheckpoint, DamagedCheckpoint):
-        for commit in reversed([commit for commit in history.ancestry if commit.update < ref]):
+        found: list[Commit] = []
+        for commit in reversed([commit for commit in history.ancestry if commit.update < update]):
+            if found and commit.update != found[0].update:
+                break
             journal = JournalReader(source, commit)
-            if ref in journal.names:
-                return commit, ref
-            if journal.problem is not None:
+            if update in journal.names:
+                found.append(commit)
+            elif journal.problem is not None and not found:
                 raise journal.problem from None
-        raise
+        if not found:
+            raise
+        return found
+
+
+def _whole(source: Store, commits: Sequence[Commit]) -> Commit:
+    """The first that is whole; the only one as it is, which is verified when it is copied."""
+    damage: list[str] = []
+    for commit in commits:
+        if len(commits) == 1:
+            return commit
+        try:
+            with reading(source, commit):
+                verify(source, commit)
+        except DamagedCheckpoint as error:
+            damage.append(f"{commit.name} is damaged: {error}")
+        else:
+            return commit
+    raise DamagedCheckpoint(f"{source.url} has no whole snapshot of update {commits[0].update}: {'; '.join(damage)}")
 
 
 def _entries(source: Store, commit: Commit, update: int) -> list[str]:

@@ -7,6 +7,7 @@ import torch
 from gradwire.checkpoint import Checkpointer, DamagedCheckpoint, NoCheckpoint, State, StoreError, StoreUnavailable
 from gradwire.checkpoint.fork import fork
 from gradwire.checkpoint.fsck import check
+from gradwire.checkpoint.journal_reader import JournalReader
 from gradwire.checkpoint.outline import read_outline
 from gradwire.checkpoint.store import Store
 from gradwire.checkpoint.tags import Tags
@@ -44,6 +45,25 @@ def test_a_fork_may_begin_at_the_newest_at_a_tag_and_on_an_abandoned_branch(tmp_
     with pytest.raises(NoCheckpoint, match=r"no snapshot of update 3 \(one was abandoned"):
         fork(Store.open(url), Store.open(str(tmp_path / "c")), 3)
     assert not (tmp_path / "c").exists()
+
+
+def test_of_two_snapshots_of_an_update_the_whole_one_is_forked(tmp_path: Path) -> None:
+    url = str(tmp_path / "source")
+    first = save(url, range(1, 2)).at(1)
+    branch = Checkpointer(url)
+    branch.restore()
+    second = branch.save(state_at(1), {"updates": 1}, {"loss": 1.0})
+    with branch.journal(second, 1, "update") as journal:
+        journal.append(2, {}, {})
+        journal.wait(2)
+    (tmp_path / "source" / second.parts[0].name).unlink()
+    for update in (1, 2):
+        forked = fork(Store.open(url), Store.open(str(tmp_path / f"to {update}")), update)
+        assert (forked.commit, forked.update) == (first, update)
+        assert list(JournalReader(Store.open(str(tmp_path / f"to {update}")), first).names) == [2][: update - 1]
+    (tmp_path / "source" / first.parts[0].name).unlink(missing_ok=True)
+    with pytest.raises(DamagedCheckpoint, match=rf"no whole snapshot of update 1: {second.name}.*{first.name}"):
+        fork(Store.open(url), Store.open(str(tmp_path / "c")), 1)
 
 
 def test_a_store_that_holds_snapshots_is_no_place_for_a_fork(tmp_path: Path) -> None:
