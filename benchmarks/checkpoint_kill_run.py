@@ -205,6 +205,8 @@ class Killed:
         """The launch that goes on after a kill: the same one where its agent lives and may restart, or another."""
 
         def goes_on() -> bool:  # what was taken back without a word was taken back to the beginning
+            if self.life.restarts == 0:  # then what is new was said before the kill, and seen after it
+                return False
             return len(self._continued()) > seen or len(self._taken_back()) > taken_back
 
         self._until(lambda: launch.ended() or goes_on(), launch, "a restart")
