@@ -98,9 +98,12 @@ def _nonces(history: History) -> Iterator[str]:
 def _line(history: History, nonce: str) -> Line:
     own = [commit for commit in history.commits if commit.writer.nonce == nonce]
     seals = [epoch.seals for epoch in history.epochs if epoch.writer.nonce == nonce]
-    bases = [seal.base for seal in seals[-1:] if seal is not None]
-    newest = own or [commit for commit in history.commits if commit.sequence in bases]
-    return tuple(each for each in history.commits if newest and leads_to(each.sequence, newest[-1].ancestry))
+    newest = own[-1] if own else None
+    if newest is None and seals and seals[-1] is not None:
+        newest = history.newest_until(seals[-1].base)
+    if newest is None:
+        return ()
+    return tuple(each for each in history.commits if leads_to(each.sequence, newest.ancestry))
 
 
 def _nothing(histories: Sequence[History], ref: Ref, everything: Sequence[Found]) -> NoCheckpoint | DamagedCheckpoint:

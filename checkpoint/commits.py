@@ -34,16 +34,19 @@ class History:
         """The commit at the end of the present branch; None where there is none.
 
         That is the newest one, unless there is damage above it, or a repair has claimed since: then it may be of a
-        branch that was gone back on, and the newest claim above it decides: what its writer went on from is looked at
-        in the same way.
+        branch that was gone back on, and the newest claim above it and below the damage, or of a repair, decides: what
+        its writer went on from is looked at in the same way.
         """
-        bound = self.last
+        return self.newest_until(self.last)
+
+    def newest_until(self, bound: int) -> Commit | None:
+        """What `newest` was, as far as can be told now, when the numbers ended at `bound`."""
         while True:
             commit = next((each for each in reversed(self.commits) if each.sequence <= bound), None)
             above = range(0 if commit is None else commit.sequence + 1, bound + 1)
-            harmed = any(number in above for number in self.damaged)
+            damage = max((number for number in self.damaged if number in above), default=0)
             claims = [each for each in self.epochs if each.sequence in above and each.seals]
-            deciding = [each.seals for each in claims if harmed or each.repairs]
+            deciding = [each.seals for each in claims if each.repairs or each.sequence < damage]
             if not deciding or deciding[-1] is None:
                 return commit
             bound = deciding[-1].base

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from gradwire.checkpoint.commit import Commit, Seal
+from gradwire.checkpoint.commit import Commit, Epoch, Seal
 from gradwire.checkpoint.commits import CommitLog, History
 from gradwire.checkpoint.errors import DamagedCheckpoint, MissingObject, NoCheckpoint
 from gradwire.checkpoint.journal import LONGEST_ENTRY, Entry, Place, journal_folder, parse_journal_entry
@@ -132,7 +132,7 @@ class JournalReader:
             )
         return read_update(self._store, self._names[update])
 
-    def made_by(self, update: int, nonce: str) -> bool:
+    def _made_by(self, update: int, nonce: str) -> bool:
         """Whether an update was journalled by the run of a nonce, so that it leads through that run's snapshots."""
         return self._nonces.get(self._epochs.get(update, 0)) == nonce
 
@@ -142,7 +142,7 @@ class JournalReader:
         That run made the update, or went on from it: it may have saved at once what it had replayed.
         """
         begins = any(each.first == update + 1 and self._nonces.get(each.epoch) == nonce for each in self._stretches)
-        return self.made_by(update, nonce) or (begins and update in self._names)
+        return self._made_by(update, nonce) or (begins and update in self._names)
 
     def make_durable(self, update: int) -> None:
         """Make sure that nothing up to an update is lost any more; for a writer that goes on from it.
@@ -221,7 +221,12 @@ def _number(folder: str) -> int:
 def _unreadable(history: History, folders: Mapping[int, list[int]]) -> set[int]:
     """The epochs that have a journal, or that others went on from, whose claims cannot be read."""
     continued = {epoch.seals.epoch for epoch in history.epochs if epoch.seals}
-    return continued.union(folders) - {epoch.sequence for epoch in history.epochs}
+    return continued.union(folders) - {epoch.sequence for epoch in _telling(history)}
+
+
+def _telling(history: History) -> list[Epoch]:
+    """The claims that say where their writers went on from; a repair has put others where it found damage."""
+    return [epoch for epoch in history.epochs if epoch.seals or not epoch.repairs]
 
 
 def _stretches(history: History, folders: Mapping[int, list[int]], base: Commit) -> tuple[Stretch, ...]:
@@ -231,9 +236,9 @@ def _stretches(history: History, folders: Mapping[int, list[int]], base: Commit)
         DamagedCheckpoint: the claim that says it cannot be read.
     """
     try:
-        return lineage(history.epochs, base, _unreadable(history, folders))
+        return lineage(_telling(history), base, _unreadable(history, folders))
     except UnknownClaimError as unknown:
-        reason = history.damaged.get(unknown.epoch, "it is missing")
+        reason = history.damaged.get(unknown.epoch, "it is missing, or was damaged before a repair")
         raise DamagedCheckpoint(
             f"{history.url}: the claim of epoch {unknown.epoch} cannot be read ({reason}), so it is not known which "
             f"updates count after that of the snapshot, {base.update}: none of them do"

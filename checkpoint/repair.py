@@ -7,7 +7,7 @@ from dataclasses import replace
 from gradwire.checkpoint.commit import Commit, Seal, commit_name
 from gradwire.checkpoint.commits import CommitLog, History
 from gradwire.checkpoint.epochs import CommitWriter
-from gradwire.checkpoint.errors import NoCheckpoint
+from gradwire.checkpoint.errors import NoCheckpoint, StoreUnavailable
 from gradwire.checkpoint.fsck import Report
 from gradwire.checkpoint.garbage import Collector
 from gradwire.checkpoint.journal_garbage import JournalGarbage
@@ -41,6 +41,9 @@ def repair(store: Store, report: Report) -> list[str]:
     broken = {sequence for finding in report.findings for sequence in finding.commits}
 
     def going_on(history: History) -> tuple[Commit, Seal]:
+        for number, error in history.damaged.items():
+            if number not in broken:
+                raise StoreUnavailable(f"{error}; it could be read when the store was checked: check it again")
         newest = _newest(history, broken)
         journal = JournalReader(store, newest)
         last = max(journal.updates(), default=newest.update)
@@ -51,13 +54,14 @@ def repair(store: Store, report: Report) -> list[str]:
     claim = writer.claim(going_on=going_on if report.whole else None)
     assert claim is not None, "a new writer claims"
     history = CommitLog(store).history()
-    for sequence in history.damaged:
-        store.replace(commit_name(sequence), replace(claim, sequence=sequence, seals=None, repairs=False).to_bytes())
-    names = [commit_name(sequence) for sequence in sorted(broken - {*history.damaged})]
+    damaged = sorted(broken & {*history.damaged})
+    for sequence in damaged:
+        store.replace(commit_name(sequence), replace(claim, sequence=sequence, seals=None).to_bytes())
+    names = [commit_name(sequence) for sequence in sorted(broken - {*damaged})]
     names += [each.name for each in report.findings if each.name.startswith(("journal/", "tags/"))]
     for name in names:
         store.delete(name)
-    names += map(commit_name, history.damaged)
+    names += map(commit_name, damaged)
     collector = Collector(store, KeepAll(), JournalGarbage(store))
     return [*names, *collector.carry_out(collector.plan(writer_at=writer.epoch))]
 

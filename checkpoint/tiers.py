@@ -215,7 +215,7 @@ class Tiers:
             return
         update = restored.commit.update
         journal = JournalReader(self.last, base)
-        if journal.made_by(update, restored.commit.writer.nonce):
+        if update in journal.names and journal.leads_through(update, restored.commit.writer.nonce):
             journal.make_durable(update)
             self.continue_at(base, journal.seal(update), update)
 

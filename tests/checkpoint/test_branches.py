@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.checkpoint import Checkpointer, CheckpointError
-from gradwire.checkpoint.commit import Epoch, commit_name
+from gradwire.checkpoint import Checkpointer, CheckpointError, StoreUnavailable
+from gradwire.checkpoint.commit import Epoch, Seal, commit_name
 from gradwire.checkpoint.commits import CommitLog
 from gradwire.checkpoint.epochs import CommitWriter
 from gradwire.checkpoint.fsck import check
+from gradwire.checkpoint.journal_reader import JournalReader
 from gradwire.checkpoint.repair import repair
 from gradwire.checkpoint.store import Store
+from tests.checkpoint.journals import put
 from tests.checkpoint.states import same_state, state_at
 
 BRANCH = {5: 150, 7: 160}  # after update 100, number 2, was gone back to; number 3, update 200, was abandoned
@@ -107,6 +109,40 @@ def test_a_claim_alone_moves_nothing(run: Checkpointer, tmp_path: Path) -> None:
     writer.claim()
     assert CommitLog(store).history().last == 8
     assert _latest(tmp_path) == 160
+
+
+def test_claims_above_all_damage_decide_nothing_as_they_do_without_damage(run: Checkpointer, tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    for commit in (run.at(160), run.at(100)):  # both were killed before their first snapshot
+        writer = CommitWriter(store, "killed")
+        writer.continue_from(commit)
+        writer.claim()
+    _harm(tmp_path, 8, "flipped")
+    assert _latest(tmp_path) == 160
+
+
+def test_a_repair_makes_no_journal_count_that_did_not(run: Checkpointer, tmp_path: Path) -> None:
+    store, base = Store.open(str(tmp_path)), run.at(160)
+    put(store, base, base.epoch, 161, 162, 163)
+    writer = CommitWriter(store, "goes back to 161")
+    writer.continue_from(base, Seal(base.sequence, base.epoch, 161))
+    claim = writer.claim()
+    assert claim is not None
+    put(store, base, claim.sequence, 162, 163)
+    _harm(tmp_path, claim.sequence, "flipped")
+    assert JournalReader(store, base).updates() == []
+    repair(store, check(store))
+    assert JournalReader(store, base).updates() == []
+    assert check(store).sound
+
+
+def test_a_repair_relies_on_nothing_that_could_be_read_before_and_cannot_now(run: Checkpointer, tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path))
+    _harm(tmp_path, 3, "flipped")
+    report = check(store)
+    _harm(tmp_path, 7, "cut short")
+    with pytest.raises(StoreUnavailable, match="could be read when the store was checked: check it again"):
+        repair(store, report)
 
 
 def test_retention_leaves_what_may_be_a_claim(run: Checkpointer, tmp_path: Path) -> None:

@@ -529,6 +529,21 @@ def test_a_journal_begins_anew_on_a_snapshot_that_the_last_tier_lacked(journal_u
         assert (commit.update, replayed(again, commit)) == (4, [5, 6])
 
 
+def test_a_damaged_base_of_a_journal_leaves_the_snapshots_before_it(tmp_path: Path) -> None:
+    first = tiered(tmp_path, "a")
+    save(first, 80, 90, 100)
+    first.close()
+    second = tiered(tmp_path, "a")
+    _, base = second.restore()
+    journalled(second, base, 100, *range(101, 106))
+    second.close()
+    shutil.rmtree(tmp_path / "a")
+    newest = CommitLog(Store.open(str(tmp_path / "far"))).history().at(100)
+    corrupt(str(tmp_path / "far"), newest.name)
+    assert restored(tiered(tmp_path, "a")) == 90
+    assert restored(tiered(tmp_path, "a"), 80) == 80
+
+
 def test_a_journal_of_one_run_is_not_replayed_on_what_another_left_near(tmp_path: Path) -> None:
     first = tiered(tmp_path, "a")
     (base,) = save(first, 90)

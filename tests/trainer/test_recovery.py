@@ -193,13 +193,22 @@ def test_a_state_with_other_things_in_its_places_is_a_mismatch(tmp_path: Path, p
         trainer.restore(State({**state.shared, part: value}, state.local))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.bfloat16])
-def test_weights_of_another_dtype_are_not_rounded_without_a_word(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_weights_of_another_dtype_are_not_taken_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     trainer, _ = make(tmp_path)
     state = capture(trainer)
-    model = {name: tensor.to(dtype) for name, tensor in state.shared["model"].items()}
-    with pytest.raises(StateMismatchError, match=rf"0.weight is {dtype} there and torch.float32 here"):
-        trainer.restore(State({**state.shared, "model": model}, state.local))
+
+    def of(dtype: torch.dtype) -> State:
+        return State({**state.shared, "model": {k: v.to(dtype) for k, v in state.shared["model"].items()}}, state.local)
+
+    with pytest.raises(StateMismatchError, match=r"0.weight is torch.int32 there and torch.float32 here"):
+        trainer.restore(of(torch.int32))
+    with caplog.at_level(logging.WARNING, "gradwire"):
+        trainer.restore(of(torch.bfloat16))
+    assert (
+        "6 tensors are converted from another precision: 0.weight from torch.bfloat16 to torch.float32" in caplog.text
+    )
 
 
 def test_a_moving_average_is_not_dropped_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

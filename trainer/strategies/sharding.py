@@ -1,6 +1,7 @@
 """Tensors that lie sharded over ranks (DTensor): this rank's part, what is saved of them, and how that is put back."""
 
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
+log = logging.getLogger("gradwire")
 Owner = Callable[["DeviceMesh", int], int]
 """Of a rank of a mesh, the one that saves what it holds, where several hold the same."""
 Place = tuple[nn.Module, str]
@@ -159,12 +161,18 @@ class Watched:
 
 
 def check_dtypes(saved: Mapping[str, Any], live: Mapping[str, Any]) -> None:
-    """Refuse weights that would be rounded, or widened, without a word.
+    """Say that weights are rounded, or widened, on their way from another precision; refuse those of another kind.
 
     Raises:
-        RuntimeError: a tensor has another dtype than the one that it is for.
+        RuntimeError: of a tensor and the one that it is for, one holds floating-point numbers and the other does not.
     """
+    rounded = []
     for name, value in saved.items():
         mine = live.get(name)
-        if isinstance(value, Tensor) and isinstance(mine, Tensor) and value.dtype != mine.dtype:
+        if not isinstance(value, Tensor) or not isinstance(mine, Tensor) or value.dtype == mine.dtype:
+            continue
+        if value.is_floating_point() != mine.is_floating_point():
             raise RuntimeError(f"{name} is {value.dtype} there and {mine.dtype} here")
+        rounded.append(f"{name} from {value.dtype} to {mine.dtype}")
+    if rounded:
+        log.warning("%d tensors are converted from another precision: %s, …", len(rounded), rounded[0])
